@@ -1,0 +1,42 @@
+# One command each, the same on a laptop and in CI. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Spark needs Java 17 even where another `java` comes first on the path.
+WITH_JAVA = JAVA_HOME="$$(scripts/java_check.sh)" && export JAVA_HOME
+# Two workers: each has a Spark of its own, about 1.5 GB.
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+.PHONY: help env demo test check format clean
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+env: $(VENV)/.installed ## make .venv with the package and its tools (again only when pyproject.toml changed)
+
+$(VENV)/.installed: pyproject.toml
+	scripts/python_env.sh "$(PYTHON)" $(VENV)
+	@touch $@
+
+demo: env ## two days of raw files into SQLite and Parquet: append, merge, scd2, and what was run
+	@$(WITH_JAVA) && $(BIN)/flow jars fetch && $(BIN)/python demo/run.py
+
+test: env ## everything, against real servers; as root on Debian it installs the missing ones
+	scripts/test_services.sh $(BIN)/python
+	$(WITH_JAVA) && $(BIN)/flow jars fetch
+	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS)
+	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+check: env ## format, lint, types, and the rules of the house; no server, no Spark
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src
+	$(BIN)/python -m pytest -q tests/test_house.py tests/test_front_door.py
+
+format: env ## put the code into the one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove the environment and what tools left behind
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

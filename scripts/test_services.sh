@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Sees to it that the servers and the Java the tests need are on this machine. Changes nothing when they are.
+#   test_services.sh PYTHON
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/apt.sh
+PYTHON=${1:?python of the environment}
+
+if [ -z "${EMATIX_TEST_POSTGRES_URL:-}" ] && ! "$PYTHON" -m tests.services.postgres find >/dev/null 2>&1; then
+    need_package "PostgreSQL server programs, or a server named by EMATIX_TEST_POSTGRES_URL" postgresql
+    "$PYTHON" -m tests.services.postgres find >/dev/null
+fi
+if ! scripts/java_check.sh >/dev/null 2>&1; then
+    mkdir -p /usr/share/man/man1 2>/dev/null || true # slim images lack it and the package's set-up links into it
+    need_package "Java 17" openjdk-17-jre-headless
+    scripts/java_check.sh >/dev/null
+fi

@@ -1,0 +1,1 @@
+"""Tests mirror the source: one folder per room, real servers from `services/`."""

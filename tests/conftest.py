@@ -1,0 +1,70 @@
+"""Fixtures every test may use: a real PostgreSQL, a database per test, a project folder cut off from this user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from ematix_flow.backends.jars import cache_root
+from tests.services import postgres
+from tests.services.postgres import PostgresServer
+from tests.services.run_folder import RunFolder
+
+# How long an example takes says more about a busy machine than about the code.
+hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("house")
+
+RUN_FOLDER = pytest.StashKey[RunFolder]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The main process makes the folder its workers share; they find it in the environment."""
+    os.environ.setdefault("EMATIX_TEST_CACHE", str(cache_root()))
+    os.environ["EMATIX_FLOW_CACHE_DIR"] = os.environ["EMATIX_TEST_CACHE"]
+    os.environ["EMATIX_FLOW_APPCDS"] = "use"
+    os.environ.setdefault("EMATIX_FLOW_RUN_LOG_URL", "memory://")
+    if not hasattr(config, "workerinput"):
+        config.stash[RUN_FOLDER] = RunFolder.create()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """However the run ended, its servers end with it (a killed run: see `services/run_folder.py`)."""
+    folder = config.stash.get(RUN_FOLDER, None)
+    if folder is not None:
+        postgres.stop(folder.path / "postgres")
+        folder.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> PostgresServer:
+    """The one PostgreSQL of this test run. Missing programs are a failure, not a skip."""
+    return postgres.shared_server(RunFolder.joined())
+
+
+@pytest.fixture
+def pg_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database that only this test sees."""
+    with postgres_server.fresh_database() as url:
+        yield url
+
+
+@pytest.fixture
+def tmp_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, an empty home, and no setting of ours in the environment."""
+    home, project = tmp_path / "home", tmp_path / "project"
+    home.mkdir()
+    project.mkdir()
+    for name in [name for name in os.environ if name.startswith("EMATIX_FLOW_")]:
+        monkeypatch.delenv(name)
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    # Spark's start-up archive and jars are shared by all tests; nobody records a new archive behind a test's back.
+    monkeypatch.setenv("EMATIX_FLOW_CACHE_DIR", os.environ["EMATIX_TEST_CACHE"])
+    monkeypatch.setenv("EMATIX_FLOW_APPCDS", "use")
+    monkeypatch.chdir(project)
+    return project
