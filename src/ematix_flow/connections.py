@@ -1,0 +1,61 @@
+"""Window: typed connections and the functions around them, as documented under this path."""
+
+from __future__ import annotations
+
+from ematix_flow.config.secrets import expand as resolve
+from ematix_flow.declare.connection import (
+    BigQueryConnection,
+    Connection,
+    DeltaLocalConnection,
+    DeltaS3Connection,
+    DuckDBConnection,
+    GlueSchemaRegistryConnection,
+    KafkaConnection,
+    KinesisConnection,
+    MySQLConnection,
+    ObjectStoreLocalConnection,
+    ObjectStoreS3Connection,
+    PostgresConnection,
+    PubSubConnection,
+    RabbitMQConnection,
+    RedshiftConnection,
+    SchemaRegistryConnection,
+    SnowflakeConnection,
+    SQLiteConnection,
+    clear_registry,
+    declare_connection as connection,
+    get_connection,
+    redact,
+    register_connection,
+    registered_connections,
+)
+from ematix_flow.declare.fileformats import format_from_path
+
+__all__ = [
+    "BigQueryConnection",
+    "Connection",
+    "DeltaLocalConnection",
+    "DeltaS3Connection",
+    "DuckDBConnection",
+    "GlueSchemaRegistryConnection",
+    "KafkaConnection",
+    "KinesisConnection",
+    "MySQLConnection",
+    "ObjectStoreLocalConnection",
+    "ObjectStoreS3Connection",
+    "PostgresConnection",
+    "PubSubConnection",
+    "RabbitMQConnection",
+    "RedshiftConnection",
+    "SQLiteConnection",
+    "SchemaRegistryConnection",
+    "SnowflakeConnection",
+    "clear_registry",
+    "connection",
+    "format_from_path",
+    "get_connection",
+    "redact",
+    "register_connection",
+    "registered_connections",
+    "resolve",
+]

@@ -1,0 +1,189 @@
+"""The `ematix` object: every decorator a user writes, in one place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from ematix_flow.declare import registry
+from ematix_flow.declare.connection import Connection, declare_connection
+from ematix_flow.declare.pipeline import Pipeline, TransformRef, build_spec, parameter_count
+from ematix_flow.declare.registry import function_location
+from ematix_flow.declare.schedule import check_schedule
+from ematix_flow.declare.table import ManagedTable, declare_table
+from ematix_flow.declare.target import ConnectionRef, Target
+from ematix_flow.declare.transform import TransformSpec
+from ematix_flow.errors import UnsupportedBackend, WrongDeclarationType
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Ematix:
+    """The decorators. Declaring starts nothing; what is declared is found again by name."""
+
+    def connection(self, cls: type) -> Connection:
+        """Declare a connection: `kind` and its fields in a class body. The class name becomes the connection."""
+        return declare_connection(cls)
+
+    def table(self, *, schema: str, name: str | None = None) -> Callable[[type], type[ManagedTable]]:
+        """Declare a table: annotations are columns, the class name in snake case is the table's name."""
+        frame_names = dict(sys._getframe(1).f_locals)
+
+        def declare(cls: type) -> type[ManagedTable]:
+            return declare_table(cls, schema=schema, name=name, frame_names=frame_names)
+
+        return declare
+
+    def pipeline(
+        self,
+        *,
+        target: Any = None,
+        targets: Sequence[Target] | None = None,
+        schedule: str | None = None,
+        mode: str | None = None,
+        name: str | None = None,
+        source_connection: ConnectionRef | None = None,
+        target_connection: ConnectionRef | None = None,
+        source_table: str | None = None,
+        column_map: Mapping[str, str] | None = None,
+        keys: Sequence[str] | None = None,
+        update_columns: Sequence[str] | None = None,
+        compare_columns: Sequence[str] | None = None,
+        event_timestamp_column: str | None = None,
+        handle_deletes: str | None = None,
+        incremental_column: str | None = None,
+        incremental: bool = False,
+        watermark_column: str | None = None,
+        on_drift: str = "evolve",
+        engine: str = "auto",
+        force_path: str | None = None,
+        continue_on_failure: bool = False,
+        continue_on_target_failure: bool | None = None,
+        transforms_pre: Sequence[Any] | None = None,
+        transforms_post: Sequence[Any] | None = None,
+        continue_on_failure_post: bool = False,
+        ttl: timedelta | float | None = None,
+        ttl_seconds: float | None = None,
+        late_arrivals: str = "splice",
+        exact_history: bool = False,
+        allow_empty_source: bool = False,
+        depends_on: Any = None,
+        upstream_freshness_secs: float | None = None,
+        retry: Mapping[str, Any] | None = None,
+        timezone: str | None = None,
+        expectations: Callable[..., Any] | None = None,
+        on_quality_failure: str = "warn",
+        freshness_sla: Any = None,
+        freshness_column: str | None = None,
+        alert_on_quality_warn: bool = False,
+    ) -> Callable[[Callable[..., Any]], Pipeline]:
+        """Declare a pipeline: the function gives the source, the arguments say where and how it is loaded.
+
+        Options with two names (`incremental_column` / `watermark_column`, `ttl` / `ttl_seconds`,
+        `continue_on_failure` / `continue_on_target_failure`, `engine` / `force_path`) are the same option.
+
+        Raises:
+            DeclarationError: an option is unknown to the table, out of range, or contradicts another.
+        """
+        options = {key: value for key, value in locals().items() if key != "self"}
+
+        def declare(function: Callable[..., Any]) -> Pipeline:
+            where = function_location(function)
+            pipeline = Pipeline(build_spec(function, where, options))
+            registry.current().add_pipeline(pipeline.name, pipeline, where)
+            return pipeline
+
+        return declare
+
+    job = pipeline
+
+    def target(
+        self,
+        target_class: Any,
+        *,
+        mode: str,
+        target_connection: ConnectionRef | None = None,
+        keys: Sequence[str] | None = None,
+        update_columns: Sequence[str] | None = None,
+        compare_columns: Sequence[str] | None = None,
+        event_timestamp_column: str | None = None,
+        handle_deletes: str | None = None,
+        column_map: Mapping[str, str] | None = None,
+        ttl: timedelta | float | None = None,
+    ) -> Target:
+        """One entry of `targets=[...]`, with options of its own."""
+        return Target(
+            table=target_class,
+            connection=target_connection,
+            mode=mode,
+            keys=keys,
+            update_columns=update_columns,
+            compare_columns=compare_columns,
+            event_timestamp_column=event_timestamp_column,
+            handle_deletes=handle_deletes,
+            column_map=column_map,
+            ttl=ttl,
+        )
+
+    def transform(
+        self,
+        *,
+        name: str | None = None,
+        target_connection: ConnectionRef | None = None,
+        schedule: str | None = None,
+    ) -> Callable[[_Function], _Function]:
+        """Declare a named transform: `f(conn)` or `f(conn, parent)`. The function itself stays as it is."""
+
+        def declare(function: _Function) -> _Function:
+            chosen = name or function.__name__
+            where = function_location(function)
+            check_schedule(chosen, schedule, None)
+            spec = TransformSpec(
+                name=chosen,
+                function=function,
+                parameters=parameter_count(function, allowed=(1, 2), what="transform"),
+                where=where,
+                target_connection=target_connection,
+                schedule=schedule,
+            )
+            registry.current().add_transform(chosen, spec, where)
+            return function
+
+        return declare
+
+    def transform_ref(self, name: str) -> TransformRef:
+        """A transform, or else a pipeline, by its name; looked up when it runs."""
+        if not isinstance(name, str) or not name:
+            raise WrongDeclarationType(f"transform_ref takes a name, not {name!r}.")
+        return TransformRef(name)
+
+    def streaming_pipeline(self, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+        """Declare a stream."""
+        from ematix_flow.declare.stream_pipeline import streaming_pipeline
+
+        return streaming_pipeline(**options)
+
+    def feature_view(self, **options: Any) -> Any:
+        """Declare a feature view."""
+        raise _not_yet("ematix.feature_view")
+
+    def training_set(self, *arguments: Any, **options: Any) -> Any:
+        """Build a training set from feature views."""
+        raise _not_yet("ematix.training_set")
+
+    def warehouse_pipeline(self, **options: Any) -> Any:
+        """Declare a pipeline between warehouses."""
+        raise _not_yet("ematix.warehouse_pipeline")
+
+    def workflow(self, **options: Any) -> Any:
+        """Declare a workflow of pipelines."""
+        raise _not_yet("ematix.workflow")
+
+
+def _not_yet(what: str) -> UnsupportedBackend:
+    return UnsupportedBackend(f"{what} is not part of this version.")
+
+
+ematix = Ematix()
