@@ -1,0 +1,142 @@
+"""How one SQL database spells things. Statements are written once, in `plan/`, in terms of these words."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.columns import ColumnType
+from ematix_flow.errors import InvalidIdentifier
+
+LANDED = "ematix_flow_landed"
+"""The one relation every mode reads: the rows of this load, beside the target, in the declared columns and types."""
+
+SCRATCH = "ematix_flow_versions"
+"""The temporary table in which scd2 keeps the resolved versions of the affected keys."""
+
+
+class Dialect(ABC):
+    """Quoting, types, literals and the few statements that databases spell differently."""
+
+    name: ClassVar[str]
+    max_identifier_bytes: ClassVar[int | None] = None
+    bookkeeping_schema: ClassVar[str | None] = "ematix_flow"
+    bookkeeping_prefix: ClassVar[str] = ""
+
+    def quote(self, name: str) -> str:
+        """A name as an identifier, whatever characters it holds.
+
+        Raises:
+            InvalidIdentifier: the database cannot hold the name (empty, NUL, or cut off silently because too long).
+        """
+        if not name or "\x00" in name:
+            raise InvalidIdentifier(f"{name!r} cannot be a name in {self.name}.", fix="choose another name")
+        size = len(name.encode())
+        if self.max_identifier_bytes is not None and size > self.max_identifier_bytes:
+            raise InvalidIdentifier(
+                f"The name '{name}' has {size} bytes; {self.name} keeps only {self.max_identifier_bytes}.",
+                fix="choose a shorter name",
+            )
+        return '"' + name.replace('"', '""') + '"'
+
+    def columns(self, names: Sequence[str], alias: str = "") -> str:
+        """Quoted names, comma separated, each behind the alias if one is given."""
+        return ", ".join((f"{alias}." if alias else "") + self.quote(name) for name in names)
+
+    def table(self, ref: TableRef) -> str:
+        """A qualified table name."""
+        return f"{self.quote(ref.schema)}.{self.quote(ref.name)}" if ref.schema else self.quote(ref.name)
+
+    def bookkeeping(self, name: str) -> TableRef:
+        """Where one of the framework's own tables lives in this database."""
+        return TableRef(self.bookkeeping_schema, self.bookkeeping_prefix + name)
+
+    @abstractmethod
+    def type_sql(self, column_type: ColumnType) -> str:
+        """The type in CREATE TABLE."""
+
+    @abstractmethod
+    def literal(self, value: object, column_type: ColumnType) -> str:
+        """A typed constant: a watermark, a load time, a run id."""
+
+    @abstractmethod
+    def lowest(self, column_type: ColumnType) -> str:
+        """A typed constant below every value of the type; stands for the watermark of a first run."""
+
+    @abstractmethod
+    def is_distinct(self, left: str, right: str, column_type: ColumnType) -> str:
+        """True when two values differ, NULL counted as a value."""
+
+    @abstractmethod
+    def row_hash(self, expressions: Sequence[tuple[str, ColumnType]]) -> str:
+        """SHA-256 over values in which NULL, '' and 'NULL' differ, and ('ab','c') is not ('a','bc')."""
+
+    @abstractmethod
+    def as_watermark_text(self, expression: str, column_type: ColumnType) -> str:
+        """An expression for the canonical text of a value, as kept in the watermarks table."""
+
+    def ordered(self, expression: str, column_type: ColumnType) -> str:
+        """An expression whose order is the one every system gives the type: numbers by value, text by its bytes."""
+        return expression
+
+    @abstractmethod
+    def as_instant(self, expression: str, column_type: ColumnType) -> str:
+        """A date, wall-clock time (read as UTC) or instant as an instant."""
+
+    @abstractmethod
+    def fit(self, expression: str, source: ColumnType | None, declared: ColumnType, column: str) -> str | None:
+        """An expression of the declared type that fails on values that do not fit.
+
+        `source` is the expression's own type, None when unknown. Returns None when this database cannot convert it
+        with just the meaning Spark gives the conversion; the load then goes through Spark.
+        """
+
+    @abstractmethod
+    def from_native(self, native: str) -> ColumnType | None:
+        """The column type behind the database's own type name; None when there is no counterpart."""
+
+    def same_type(self, declared: ColumnType, native: str) -> bool:
+        """Whether a live column of this native type is just what the declaration asks for."""
+        return self.from_native(native) == declared
+
+    def text_length(self, expression: str) -> str:
+        """The number of characters of a text."""
+        return f"length({expression})"
+
+    def create_schema(self, schema: str) -> str | None:
+        """The statement that makes a schema if it is missing; None where there are no schemas to make."""
+        return f"CREATE SCHEMA IF NOT EXISTS {self.quote(schema)}"
+
+    def create_landed(self, name: str, query: str) -> str:
+        """Pin a query's rows in a temporary table for the rest of the transaction."""
+        return f"CREATE TEMPORARY TABLE {self.quote(name)} AS {query}"
+
+    def delete_matching(self, target: str, source: str, condition: str) -> str:
+        """Delete the rows of `target` (alias t) for which `source` (alias s) has a row that meets the condition."""
+        return f"DELETE FROM {target} AS t WHERE EXISTS (SELECT 1 FROM {source} AS s WHERE {condition})"
+
+    def delete_unmatched(self, target: str, source: str, condition: str) -> str:
+        """Delete the rows of `target` (alias t) for which `source` (alias s) has no row that meets the condition."""
+        return f"DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT 1 FROM {source} AS s WHERE {condition})"
+
+    def update_from(self, target: str, source: str, assignments: Sequence[tuple[str, str]], condition: str) -> str:
+        """Update `target` (alias t) from the rows of `source` (alias s) that meet the condition."""
+        changes = ", ".join(f"{self.quote(column)} = {value}" for column, value in assignments)
+        return f"UPDATE {target} AS t SET {changes} FROM {source} AS s WHERE {condition}"
+
+    # ── DDL ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add_column(self, table: str, column: str, type_sql: str, default: str | None) -> str:
+        """Add a nullable column, or a NOT NULL one with the default that fills existing rows."""
+        tail = f" NOT NULL DEFAULT {default}" if default is not None else ""
+        return f"ALTER TABLE {table} ADD COLUMN {self.quote(column)} {type_sql}{tail}"
+
+    def widen_column(self, table: str, column: str, type_sql: str) -> str | None:
+        """Change a column to a wider type; None when the database cannot."""
+        return f"ALTER TABLE {table} ALTER COLUMN {self.quote(column)} TYPE {type_sql}"
+
+    def drop_not_null(self, table: str, column: str) -> str | None:
+        """Allow NULL in a column; None when the database cannot."""
+        return f"ALTER TABLE {table} ALTER COLUMN {self.quote(column)} DROP NOT NULL"

@@ -1,0 +1,247 @@
+"""Plans and reports: what was decided, as data that can be printed or walked, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from ematix_flow.contracts.shapes import TableRef, TableShape
+from ematix_flow.declare.columns import ColumnType
+from ematix_flow.declare.steps import RowStep
+from ematix_flow.declare.table import ColumnSpec
+from ematix_flow.declare.target import ConnectionRef, TargetSpec
+
+Counter = Literal["inserted", "updated", "closed", "deleted"]
+RouteEngine = Literal["pushdown", "spark"]
+PATH_OF: dict[RouteEngine, str] = {"pushdown": "same_db", "spark": "cross_db"}
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What one run writes into every row it touches: its id, and one instant."""
+
+    run_id: str
+    now: datetime
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One SQL statement of a plan. Its row count is added to `counts`, when it has one."""
+
+    sql: str
+    counts: Counter | None = None
+    why: str = ""
+
+
+CheckKind = Literal["null", "too_long", "null_key", "null_event_time", "duplicate_keys", "duplicate_events", "late"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """An expression (in a `Profile`) or a query that gives one number; above zero, the load stops."""
+
+    kind: CheckKind
+    sql: str
+    columns: tuple[str, ...] = ()
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One pass over the landed rows: how many, the greatest watermark, and the count of every kind of unfit value."""
+
+    sql: str
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True)
+class WatermarkRule:
+    """The incremental column, its type, and the mark the plan was made with (None on a first run)."""
+
+    column: str
+    type: ColumnType
+    last_value: str | None
+
+
+@dataclass(frozen=True)
+class Route:
+    """Which engine moves the rows, and why."""
+
+    engine: RouteEngine
+    reason: str
+
+    @property
+    def path(self) -> str:
+        """The documented name: `same_db` or `cross_db`."""
+        return PATH_OF[self.engine]
+
+
+@dataclass(frozen=True)
+class DdlPlan:
+    """What the declared table needs that the live one lacks."""
+
+    action: Literal["create", "match", "evolve", "warn"]
+    statements: tuple[Statement, ...] = ()
+    differences: tuple[str, ...] = ()
+    missing_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SourceQuery:
+    """Where rows come from, in the source's own words. Exactly one of `sql`, `table` and `frame` is set.
+
+    `connection` is set when the rows are not on the pipeline's own source connection.
+    """
+
+    sql: str | None = None
+    table: TableRef | None = None
+    frame: Any = None
+    connection: ConnectionRef | None = None
+
+    @property
+    def text(self) -> str:
+        """For people: the SQL, the table, or the kind of frame."""
+        if self.sql is not None:
+            return self.sql
+        return str(self.table) if self.table is not None else f"<{type(self.frame).__name__}>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """The source's share of the work: what it computes itself, and what is left for Spark to do with its rows.
+
+    `query` is what the source runs, and `source_types` the types it says its columns have. The columns in `columns` whose normalizers are still to be applied carry them in
+    `pending`; `steps` are the row steps left; `watermark_filter` is set when the mark must be applied after them.
+    """
+
+    query: SourceQuery
+    columns: tuple[ColumnSpec, ...]
+    renamed: Mapping[str, str]
+    pending: Mapping[str, tuple[Any, ...]]
+    steps: tuple[RowStep, ...] = ()
+    watermark_filter: WatermarkRule | None = None
+    source_types: Mapping[str, ColumnType | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """One target's load, decided. `flow preview` prints it, the engines walk it."""
+
+    pipeline: str
+    target: TargetSpec
+    table: TableRef
+    columns: tuple[ColumnSpec, ...]
+    route: Route
+    ddl: DdlPlan
+    landing_sql: str | None
+    reading: Reading | None
+    profile: Profile | None
+    checks: tuple[Check, ...]
+    statements: tuple[Statement, ...]
+    watermark: WatermarkRule | None
+    keys: tuple[str, ...] = ()
+    keys_reason: str = ""
+    compare_columns: tuple[str, ...] = ()
+    compare_reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """What the target knew when a run began; all of it is checked again when the run settles."""
+
+    pipeline: str
+    run_id: str
+    logical_run: str
+    generation: int
+    watermark: tuple[str, str] | None
+    resumed: bool
+    applied: AppliedRun | None
+
+
+@dataclass(frozen=True)
+class AppliedRun:
+    """A logical run that the target already holds."""
+
+    logical_run: str
+    run_id: str
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Landed:
+    """Rows brought beside the target by an engine. `verified` says that values were checked on the way."""
+
+    handle: Any
+    rows: int
+    watermark: str | None = None
+    verified: bool = True
+
+
+@dataclass(frozen=True)
+class SettleReport:
+    """What a settling transaction did."""
+
+    rows: int
+    inserted: int = 0
+    updated: int = 0
+    closed: int = 0
+    deleted: int = 0
+    watermark: str | None = None
+    replayed: bool = False
+
+
+class RunResult(Mapping[str, Any]):
+    """The outcome of one load: a mapping and an object with attributes, ready for JSON."""
+
+    def __init__(self, **values: Any) -> None:
+        object.__setattr__(self, "_values", {key: value for key, value in values.items() if value is not None})
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("_"):
+            raise AttributeError(key)
+        try:
+            return self._values[key]
+        except KeyError:
+            raise AttributeError(f"this result has no '{key}'; it has {', '.join(self._values)}") from None
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        raise AttributeError("a run result cannot be changed")
+
+    def __repr__(self) -> str:
+        return f"RunResult({', '.join(f'{key}={value!r}' for key, value in self._values.items())})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain dict, for JSON."""
+        return {key: value.to_dict() if isinstance(value, RunResult) else value for key, value in self.items()}
+
+
+__all__ = [
+    "AppliedRun",
+    "BatchPlan",
+    "Check",
+    "DdlPlan",
+    "Landed",
+    "OpenedRun",
+    "Profile",
+    "Reading",
+    "Route",
+    "RunResult",
+    "SettleReport",
+    "SourceQuery",
+    "Stamp",
+    "Statement",
+    "TableShape",
+    "WatermarkRule",
+]
