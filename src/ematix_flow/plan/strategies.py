@@ -1,0 +1,164 @@
+"""The modes, written once: statements over the landed relation, spelled by a `Dialect`. History is in `history.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ematix_flow.contracts.dialect import LANDED, Dialect
+from ematix_flow.contracts.plans import Check, Profile, Stamp, Statement, WatermarkRule
+from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.columns import UUID, String, TimestampTZ
+from ematix_flow.declare.table import ColumnSpec
+from ematix_flow.declare.target import TargetSpec
+from ematix_flow.plan.physical import stamps
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a mode needs to know to write its statements. `columns` are the declared ones that the live table has."""
+
+    dialect: Dialect
+    target: TargetSpec
+    table: TableRef
+    columns: tuple[ColumnSpec, ...]
+    stamp: Stamp
+
+    @property
+    def table_sql(self) -> str:
+        """The target, qualified and quoted."""
+        return self.dialect.table(self.table)
+
+    @property
+    def landed_sql(self) -> str:
+        """The landed relation, quoted."""
+        return self.dialect.quote(LANDED)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are written."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def now_sql(self) -> str:
+        """The run's one instant."""
+        return self.dialect.literal(self.stamp.now, TimestampTZ())
+
+    def stamp_values(self) -> list[tuple[str, str]]:
+        """Stamp columns and the SQL of what goes into them."""
+        values = {"_loaded_at": self.now_sql, "_batch_id": self.dialect.literal(self.stamp.run_id, UUID())}
+        return [(column.name, values[column.name]) for column in stamps(self.target)]
+
+    def keys_match(self, left: str, right: str, keys: tuple[str, ...]) -> str:
+        """Equality of the keys of two aliases."""
+        quote = self.dialect.quote
+        return " AND ".join(f"{left}.{quote(key)} = {right}.{quote(key)}" for key in keys)
+
+    def differs(self, left: str, right: str, names: tuple[str, ...]) -> str:
+        """True when any of the columns differs between two aliases, NULL counted as a value; false for no columns."""
+        quote = self.dialect.quote
+        parts = [
+            self.dialect.is_distinct(
+                f"{left}.{quote(name)}", f"{right}.{quote(name)}", self.target.table.column(name).type
+            )
+            for name in names
+        ]
+        return f"({' OR '.join(parts)})" if parts else "(1 = 0)"
+
+
+def mode_statements(load: Load) -> tuple[Statement, ...]:
+    """The statements of the target's mode, to be run in order in one transaction."""
+    if load.target.mode == "append":
+        return (_insert_all(load),)
+    if load.target.mode == "truncate":
+        return (Statement(f"DELETE FROM {load.table_sql}", why="empty the target"), _insert_all(load))
+    if load.target.is_merge:
+        return _merge(load)
+    from ematix_flow.plan.history import history_statements
+
+    return history_statements(load)
+
+
+def mode_checks(load: Load) -> tuple[Check, ...]:
+    """What must hold for the landed rows before the mode is applied."""
+    if not (load.target.is_merge or load.target.is_versioned):
+        return ()
+    keys, _ = load.target.resolved_keys()
+    quoted = load.dialect.columns(keys)
+    missing = " OR ".join(f"{load.dialect.quote(key)} IS NULL" for key in keys)
+    null_key = Check("null_key", f"SELECT count(*) FROM {load.landed_sql} WHERE {missing}", keys)
+    if load.target.event_timestamp_column is not None:
+        from ematix_flow.plan.history import event_checks
+
+        return (null_key, *event_checks(load))
+    duplicates = (
+        f"SELECT count(*) FROM (SELECT 1 AS n FROM {load.landed_sql} GROUP BY {quoted} HAVING count(*) > 1) AS d"
+    )
+    return (null_key, Check("duplicate_keys", duplicates, keys))
+
+
+def landed_profile(load: Load, watermark: WatermarkRule | None) -> Profile:
+    """The one pass over landed rows that have not been verified on their way."""
+    dialect = load.dialect
+    checks: list[Check] = []
+    for column in load.columns:
+        name = dialect.quote(column.name)
+        if not column.nullable:
+            checks.append(Check("null", f"sum(CASE WHEN {name} IS NULL THEN 1 ELSE 0 END)", (column.name,)))
+        if isinstance(column.type, String):
+            too_long = f"{dialect.text_length(name)} > {column.type.length}"
+            counted = f"sum(CASE WHEN {too_long} THEN 1 ELSE 0 END)"
+            checks.append(Check("too_long", counted, (column.name,), limit=column.type.length))
+    mark = "NULL"
+    if watermark is not None:
+        mark = dialect.as_watermark_text(f"max({dialect.quote(watermark.column)})", watermark.type)
+    parts = ["count(*)", mark, *(check.sql for check in checks)]
+    return Profile(f"SELECT {', '.join(parts)} FROM {load.landed_sql}", tuple(checks))
+
+
+def _insert_all(load: Load) -> Statement:
+    stamped = load.stamp_values()
+    into = load.dialect.columns([*load.names, *(name for name, _ in stamped)])
+    values = ", ".join([load.dialect.columns(load.names, "s"), *(value for _, value in stamped)])
+    return Statement(
+        f"INSERT INTO {load.table_sql} ({into}) SELECT {values} FROM {load.landed_sql} AS s",
+        counts="inserted",
+        why="insert the landed rows",
+    )
+
+
+def _merge(load: Load) -> tuple[Statement, ...]:
+    target = load.target
+    keys, _ = target.resolved_keys()
+    match = load.keys_match("t", "s", keys)
+    statements: list[Statement] = []
+    if target.handle_deletes == "hard":
+        statements.append(
+            Statement(
+                load.dialect.delete_unmatched(load.table_sql, load.landed_sql, match),
+                counts="deleted",
+                why="delete the keys that the source no longer has",
+            )
+        )
+    written = target.update_columns
+    if written is None:
+        written = tuple(name for name in load.names if name not in keys)
+    written = tuple(name for name in written if name in load.names)
+    compared = tuple(name for name in target.resolved_compare_columns()[0] if name in load.names)
+    if written and compared:
+        quote = load.dialect.quote
+        changes = [(name, f"s.{quote(name)}") for name in written] + load.stamp_values()
+        changed = f"{match} AND {load.differs('t', 's', compared)}"
+        if not set(compared) <= set(written):
+            # A compared column that is never written would differ for ever, and every load count an update.
+            changed += f" AND {load.differs('t', 's', written)}"
+        statements.append(
+            Statement(
+                load.dialect.update_from(load.table_sql, load.landed_sql, changes, changed),
+                counts="updated",
+                why="update the rows whose compared columns differ",
+            )
+        )
+    insert = _insert_all(load)
+    fresh = f"{insert.sql} WHERE NOT EXISTS (SELECT 1 FROM {load.table_sql} AS t WHERE {match})"
+    statements.append(Statement(fresh, counts="inserted", why="insert the keys that are new"))
+    return tuple(statements)
