@@ -1,0 +1,1 @@
+"""One file per system: knows drivers and formats; knows neither modes nor plans."""

@@ -1,0 +1,43 @@
+"""The one index of backends: which class serves a kind of connection, and what it needs to be installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from ematix_flow.contracts.backend import Backend
+from ematix_flow.declare.connection import Connection
+from ematix_flow.errors import UnsupportedBackend, listed
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a backend lives, the extra that installs its driver, and the connector jars of its family."""
+
+    path: str
+    extra: str | None = None
+    jars: tuple[str, ...] = ()
+
+
+BACKENDS: dict[str, Entry] = {
+    "postgres": Entry("ematix_flow.backends.postgres:PostgresBackend", extra="postgres"),
+    "sqlite": Entry("ematix_flow.backends.sqlite:SqliteBackend"),
+    "object_store_local": Entry("ematix_flow.backends.files:FilesBackend", extra="spark"),
+}
+
+
+def open_backend(connection: Connection) -> Backend:
+    """The backend behind a resolved connection. Cheap: nothing connects yet.
+
+    Raises:
+        UnsupportedBackend: connections of this kind can be declared, but this version cannot use them.
+    """
+    entry = BACKENDS.get(connection.kind)
+    if entry is None:
+        raise UnsupportedBackend(
+            f"Connection '{connection.name}': the '{connection.kind}' backend is not part of this version.",
+            fix=f"this version moves data between {listed(BACKENDS)}",
+        )
+    module, _, name = entry.path.partition(":")
+    backend: Backend = getattr(import_module(module), name)(connection)
+    return backend

@@ -1,0 +1,368 @@
+"""Local files as source and target: Parquet, CSV, JSON lines and ORC below one folder.
+
+A table is the folder `<path>/<schema>/<table>`, or a prefix of the user's own. Targets append or replace, exactly once
+per logical run: rows are staged by Spark, then published by one rename of the table's manifest (see `files_table.py`),
+which also holds the watermark and the applied runs. Readers of ours follow the manifest; a folder we never wrote to is
+read as it stands. Keys are not enforced, so `merge` and `scd2` need a Delta table.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from ematix_flow.backends.files_books import FileBooks, file_name
+from ematix_flow.backends.files_frames import Expected, FrameFiles, quoted
+from ematix_flow.backends.files_options import EXTENSION, check_options, prefix_segments, unfit_name, written_layout
+from ematix_flow.backends.files_shape import described
+from ematix_flow.backends.files_sql import folder_query, is_prefix
+from ematix_flow.backends.files_store import LocalStore
+from ematix_flow.backends.files_table import DataFile, Manifest, TableFolder
+from ematix_flow.backends.locks import digest
+from ematix_flow.contracts.backend import Backend, Capabilities, Health
+from ematix_flow.contracts.crashpoints import reached
+from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp
+from ematix_flow.contracts.session import SessionNeeds
+from ematix_flow.contracts.shapes import TableRef, TableShape
+from ematix_flow.declare.columns import Timestamp, TimestampTZ
+from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection
+from ematix_flow.declare.fileformats import FileFormat, format_from_path
+from ematix_flow.declare.target import FileOptions, TargetSpec
+from ematix_flow.errors import InvalidDeclaration, InvalidIdentifier, InvalidPlan, InvalidSource, listed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+FILE_BYTES = 128 * 1024 * 1024
+"""How big a file may grow before a load makes a second one."""
+
+
+class FilesBackend(Backend):
+    """The files below one folder of this machine."""
+
+    connection_type: ClassVar[type[Connection]] = ObjectStoreLocalConnection
+    capabilities = Capabilities(modes=frozenset({"append", "truncate"}))
+    # Spark's own default is a 96-bit form that other readers take for a time without a zone.
+    needs = SessionNeeds(conf={"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"})
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        assert isinstance(connection, ObjectStoreLocalConnection)
+        self.file_format = cast(FileFormat, connection.format)
+        self.options = FileOptions()
+        self.store = self.open_store(connection)
+        self.books = FileBooks(self.store, self.file_format)
+
+    def open_store(self, connection: Connection) -> LocalStore:
+        """Where the files are; another file system overrides this."""
+        assert isinstance(connection, ObjectStoreLocalConnection)
+        return LocalStore(connection.path)
+
+    def with_options(self, options: FileOptions) -> FilesBackend:
+        """The same files, read with these `csv_read_options` / `json_read_options`."""
+        check_options(self.file_format, options)
+        changed = copy.copy(self)
+        changed.options = options
+        return changed
+
+    # ── every backend ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def check(self) -> Health:
+        """Whether the folder is there or can be made, and can be written to."""
+        started = time.perf_counter()
+        place = self.store.local_path("")
+        while not os.path.exists(place):
+            place = os.path.dirname(place)
+        if not os.path.isdir(place):
+            ok, detail = False, f"{place} is not a folder"
+        elif not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+            ok, detail = False, f"{place} cannot be read and written by this user"
+        else:
+            ok, detail = True, "ok" if place == self.store.local_path("") else "ok, the folder will be made"
+        return Health(ok, detail, (time.perf_counter() - started) * 1000)
+
+    def check_target(self, spec: TargetSpec) -> None:
+        """Refuse file options that do not fit, before anything runs; for the planner."""
+        check_options(self.file_format, spec.files)
+        partitions = tuple(spec.files.partition_by or ())
+        spec.table.require(partitions, "partition_by=")
+        if len(partitions) == len(spec.table.columns):
+            raise InvalidDeclaration(f"partition_by= names every column of {spec.table}.", fix="leave one in the files")
+        self.target_ref(spec)
+
+    def target_ref(self, spec: TargetSpec) -> TableRef:
+        """Where a target's rows go: its prefix if it has one, else `<schema>/<table>`."""
+        if spec.files.prefix is not None:
+            return TableRef(None, "/".join(prefix_segments(spec.files.prefix)))
+        return self.table_ref(spec.table.schema, spec.table.name)
+
+    def table_ref(self, schema: str, name: str) -> TableRef:
+        """The table of that name; refuses names that cannot be folders."""
+        for part in (schema, name):
+            problem = unfit_name(part)
+            if problem:
+                raise InvalidIdentifier(f"{part!r} cannot be a folder name: {problem}.", fix="choose another name")
+        return TableRef(schema, name)
+
+    def describe(self, table: TableRef) -> TableShape | None:
+        """The columns of the newest file, where the format says its types; None for text formats and without data."""
+        if self.file_format not in ("parquet", "orc"):
+            return None
+        with self.store.explained():
+            folder = self._table(table)
+            files = folder.live_files(folder.manifest()) if self.store.exists(folder.folder) else ()
+            if not files:
+                return None
+            return described(table, self.file_format, self.store.local_path(f"{folder.folder}/{files[-1].path}"))
+
+    def _table(self, ref: TableRef) -> TableFolder:
+        if ref.schema is None:
+            folder = "/".join(prefix_segments(ref.name))
+        else:
+            self.table_ref(ref.schema, ref.name)
+            folder = f"{ref.schema}/{ref.name}"
+        return TableFolder(self.store, folder, self.file_format)
+
+    # ── source ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
+        """The rows of a table, of a bare prefix, or of Spark SQL over folders."""
+        frames = FrameFiles(spark, self.store, self.file_format, self.options)
+        expected = Expected.of(reading)
+        with ExitStack() as stack:
+            with self.store.explained():
+                frame = self._query_frame(frames, query, expected, stack)
+            yield frames.decode_bytes(frame, expected)
+
+    def _query_frame(self, frames: FrameFiles, query: SourceQuery, expected: Expected, stack: ExitStack) -> DataFrame:
+        if query.table is not None:
+            return self._folder_frame(frames, query.table, expected, stack)
+        if query.sql is None:
+            raise InvalidSource("Files are read by table, by prefix or by SQL.")
+        if is_prefix(query.sql):
+            return self._folder_frame(frames, TableRef(None, query.sql.strip()), expected, stack)
+        folders = folder_query(query.sql)
+        for view, ref in folders.views.items():
+            self._folder_frame(frames, ref, Expected(), stack).createOrReplaceTempView(view)
+            stack.callback(frames.spark.catalog.dropTempView, view)
+        return frames.spark.sql(folders.sql)
+
+    def _folder_frame(self, frames: FrameFiles, ref: TableRef, expected: Expected, stack: ExitStack) -> DataFrame:
+        table = self._table(ref)
+        if self.store.is_file(table.folder):
+            parent, _, name = table.folder.rpartition("/")
+            if format_from_path(name) != self.file_format:
+                raise InvalidSource(
+                    f"'{name}' does not end like a {self.file_format} file.",
+                    where=self.store.local_path(table.folder),
+                    fix="use a connection with the file's own format",
+                )
+            return frames.read(parent or ".", [DataFile(name, self.store.size(table.folder))], expected)
+        if not self.store.exists(table.folder):
+            raise InvalidSource(
+                f"The source '{ref}' does not exist.",
+                where=self.store.local_path(table.folder),
+                fix="check the name and the path of the connection; schema.table is the folder schema/table below it",
+            )
+        stack.enter_context(table.being_read())
+        manifest = table.manifest()
+        files = table.live_files(manifest)
+        if files:
+            return frames.read(table.folder, files, expected)
+        if manifest is not None and manifest.schema is not None:
+            return frames.empty(manifest.schema)
+        others = sorted({os.path.splitext(file.path)[1] for file in self.store.visible_files(table.folder)})
+        raise InvalidSource(
+            f"The source '{ref}' holds no {self.file_format} files.",
+            where=self.store.local_path(table.folder),
+            fix=f"it holds files ending in {listed(others)}: use a connection with their format"
+            if others
+            else "put files there, or check the path of the connection",
+        )
+
+    # ── target ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write(
+        self, frame: DataFrame, plan: BatchPlan, run: OpenedRun | None, stamp: Stamp, *, dry_run: bool = False
+    ) -> SettleReport:
+        """Stage the rows, then publish them with watermark and applied run; a repeated logical run does nothing.
+
+        Any error before the manifest is replaced leaves the table as it was. A dry run stages elsewhere and counts.
+        """
+        missing = [column.name for column in plan.columns if column.name not in frame.columns]
+        if missing:
+            raise InvalidPlan(f"The rows for {plan.table} lack {listed(missing)}.")
+        if dry_run or run is None:
+            with tempfile.TemporaryDirectory(prefix="ematix-flow-") as scratch:
+                frames = FrameFiles(frame.sparkSession, LocalStore(scratch), self.file_format, plan.target.files)
+                _, report, _ = self._stage(frames, frame, plan, "rows")
+                return report
+        prefix = plan.target.files.prefix
+        table = self._table(plan.table if prefix is None else TableRef(None, prefix))
+        with self.store.explained():
+            if run.applied is not None:
+                return SettleReport(rows=0, replayed=True)
+            self.books.remember_folder(run, table.folder)
+            with table.staging(file_name(run.run_id)) as place:
+                frames = FrameFiles(frame.sparkSession, self.store, self.file_format, plan.target.files)
+                staged, report, schema = self._stage(frames, frame, plan, f"{place}/rows")
+                reached("staged")
+                return self._publish(table, staged, report, schema, plan, run, stamp)
+
+    def _stage(
+        self, frames: FrameFiles, frame: DataFrame, plan: BatchPlan, place: str
+    ) -> tuple[list[tuple[str, DataFile]], SettleReport, dict[str, Any]]:
+        """Let Spark write the rows; the staged files with their places, the counts, and the columns written."""
+        from pyspark.sql import functions as F
+
+        declared = [column.name for column in plan.columns]
+        rows = frames.as_writable(frame, [*declared, *(name for name in frame.columns if name not in declared)])
+        partitions = tuple(plan.target.files.partition_by or ())
+        # One task per partition value keeps the number of files down; the hint lets Spark split values that are big.
+        frames.write(rows.hint("rebalance", *map(quoted, partitions)) if partitions else rows, place)
+        files = self._staged_files(frames, place, rows.columns)
+        if not files:
+            return [], SettleReport(rows=0), rows.schema.jsonValue()
+        written = frames.read_typed(place, files, rows.schema)
+        wanted = math.ceil(sum(file.size for file in files) / FILE_BYTES)
+        if not partitions and len(files) > 1 and len(files) >= 2 * wanted:
+            # Small files are put together from what is staged; the source is not asked again.
+            frames.write(written.coalesce(wanted), f"{place}-joined")
+            place = f"{place}-joined"
+            files = self._staged_files(frames, place, rows.columns)
+            written = frames.read_typed(place, files, rows.schema)
+        counts = [F.count(F.lit(1)).alias("rows")]
+        if plan.watermark is not None:
+            data_type = frame.schema[plan.watermark.column].dataType
+            counts.append(_mark_text(F.max(F.col(quoted(plan.watermark.column)).cast(data_type)), plan).alias("mark"))
+        found = written.agg(*counts).collect()[0]
+        report = SettleReport(
+            rows=found["rows"], inserted=found["rows"], watermark=found["mark"] if plan.watermark else None
+        )
+        staged = [(f"{place}/{file.path}", file) for file in files] if report.rows else []
+        return staged, report, rows.schema.jsonValue()
+
+    def _staged_files(self, frames: FrameFiles, place: str, names: Sequence[str]) -> list[DataFile]:
+        layout = columns = None
+        if self.file_format == "csv":
+            layout = written_layout(frames.options)
+            columns = tuple(name for name in names if name not in (frames.options.partition_by or ()))
+        found = frames.store.visible_files(place)
+        return [DataFile(file.path, file.size, layout, columns) for file in found if file.size]
+
+    def _publish(
+        self,
+        table: TableFolder,
+        staged: list[tuple[str, DataFile]],
+        report: SettleReport,
+        schema: dict[str, Any],
+        plan: BatchPlan,
+        run: OpenedRun,
+        stamp: Stamp,
+    ) -> SettleReport:
+        moves = [
+            (place, replace(file, path=self._final_name(file, n, run, stamp))) for n, (place, file) in enumerate(staged)
+        ]
+        with table.locked():
+            before = table.current()
+            known = before.pipeline(run.pipeline)
+            if run.logical_run in known.applied:
+                return SettleReport(rows=0, replayed=True)
+            self.books.require_current(run, before)
+            replaces = plan.target.mode == "truncate"
+            state = self.books.settled(run, known, report, plan.watermark.column if plan.watermark else None, stamp.now)
+            after = Manifest(
+                files=(*(() if replaces else before.files), *(file for _, file in moves)),
+                pipelines={**before.pipelines, run.pipeline: state},
+                schema=schema,
+            )
+            table.publish(moves, after, replace=replaces)
+            try:
+                table.clear_replaced()
+                self.books.after_commit(run, state, stamp.now)
+            except OSError as exc:
+                # The rows are committed, so the run has succeeded; the next one brings the rest up to date.
+                log.warning("'%s' is loaded, but its books could not be brought up to date: %s", run.pipeline, exc)
+        return report
+
+    def _final_name(self, file: DataFile, number: int, run: OpenedRun, stamp: Stamp) -> str:
+        """Sortable by time; the same run never makes the same name twice, and two runs never share one."""
+        moment = stamp.now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+        name = f"{moment}-{digest(f'{run.pipeline} {run.logical_run}')}-{number:05d}.{EXTENSION[self.file_format]}"
+        return "/".join([*file.path.split("/")[:-1], name])
+
+    # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def lease(self, pipeline: str) -> AbstractContextManager[None]:
+        """Hold the pipeline for this process; `AlreadyRunning` when a living run holds it."""
+        return self._explained_lease(pipeline)
+
+    @contextmanager
+    def _explained_lease(self, pipeline: str) -> Iterator[None]:
+        with ExitStack() as stack:
+            with self.store.explained():
+                stack.enter_context(self.books.lease(pipeline))
+            yield
+
+    def open_run(
+        self,
+        pipeline: str,
+        *,
+        run_id: str,
+        logical_run: str | None,
+        target: TableRef,
+        mode: str,
+        path: str = "cross_db",
+        now: datetime,
+    ) -> OpenedRun:
+        """Write the `running` record, sweep up after dead runs, and say what is known."""
+        with self.store.explained():
+            return self.books.open(
+                pipeline,
+                run_id=run_id,
+                logical_run=logical_run,
+                folder=self._table(target).folder,
+                target=target,
+                mode=mode,
+                path=path,
+                now=now,
+            )
+
+    def close_run(self, run: OpenedRun, *, error: str | None, now: datetime) -> None:
+        """End the run in history and ledger."""
+        with self.store.explained():
+            self.books.close(run, error=error, now=now)
+
+    def peek(self, pipeline: str) -> tuple[str, str] | None:
+        """The stored watermark, without opening a run."""
+        with self.store.explained():
+            return self.books.peek(pipeline)
+
+    def record_step(self, run: OpenedRun, step: str, *, error: str | None, metrics: Any, started: datetime) -> None:
+        """Add the history record of one after-load transform."""
+        with self.store.explained():
+            self.books.record_step(run, step, error=error, metrics=metrics, started=started)
+
+
+def _mark_text(value: Any, plan: BatchPlan) -> Any:
+    """A watermark as the canonical text every target keeps."""
+    from pyspark.sql import functions as F
+
+    assert plan.watermark is not None
+    if isinstance(plan.watermark.type, TimestampTZ):
+        return F.date_format(F.to_utc_timestamp(value, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
+    if isinstance(plan.watermark.type, Timestamp):
+        return F.date_format(value, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
+    return value.cast("string")

@@ -1,0 +1,350 @@
+"""Files as DataFrames and back: Spark does the work, this module says exactly how each format is to be understood.
+
+CSV is text until the declared columns say otherwise, so nothing is guessed. JSON lines have types of their own, which
+are inferred over all records; a declared text, decimal or JSON column takes the value's exact text instead. Parquet and
+ORC are what they say they are. Values of partition folders (`day=2026-03-01/`) are text, like CSV.
+Bytes travel as base64 in both text formats.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import IO, TYPE_CHECKING, Any
+
+from ematix_flow.backends.files_options import (
+    EMPTY_TEXT,
+    SPARK_FORMAT,
+    TEXT_TIMES,
+    CsvLayout,
+    read_layout,
+    written_layout,
+)
+from ematix_flow.backends.files_store import LocalStore
+from ematix_flow.backends.files_table import DataFile
+from ematix_flow.contracts.plans import Reading
+from ematix_flow.declare.columns import JSON, JSONB, Bytes, Numeric, String, Text
+from ematix_flow.declare.fileformats import FileFormat
+from ematix_flow.declare.table import ColumnSpec
+from ematix_flow.declare.target import FileOptions
+from ematix_flow.errors import InvalidSource, listed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_CORRUPT = "_ematix_flow_corrupt"
+_EXACT_TEXT = (Text, String, Numeric, JSON, JSONB)
+_UNREADABLE = (".zst", ".zstd")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the load declares about a source's columns, by their names there; empty for SQL, whose names are its own."""
+
+    columns: Mapping[str, ColumnSpec] = field(default_factory=dict)
+    untouched: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(reading: Reading) -> Expected:
+        """`untouched` are the columns that no normalizer changes before they are cast."""
+        columns = [c for c in reading.columns if not any(n.kind == "derive" for n in c.normalizers)]
+        names = {column.name: reading.renamed.get(column.name, column.name) for column in columns}
+        return Expected(
+            columns={names[column.name]: column for column in columns},
+            untouched=frozenset(
+                names[column.name]
+                for column in columns
+                if not reading.pending.get(column.name) and not column.normalizers
+            ),
+        )
+
+
+class FrameFiles:
+    """Reads and writes the files of one format in one session."""
+
+    def __init__(self, spark: SparkSession, store: LocalStore, file_format: FileFormat, options: FileOptions) -> None:
+        self.spark, self.store, self.file_format, self.options = spark, store, file_format, options
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read(self, folder: str, files: Sequence[DataFile], expected: Expected) -> DataFrame:
+        """The rows of some files of a folder, with the columns of its partition folders."""
+        self._refuse_unreadable(files)
+        if self.file_format == "csv":
+            return self._csv(folder, files, expected)
+        partitions = _partition_names(files)
+        paths = [self.store.spark_path(f"{folder}/{file.path}") for file in files]
+        reader = self.spark.read.format(SPARK_FORMAT[self.file_format])
+        if self.file_format == "json_lines":
+            schema = self._json_schema(paths, expected)
+            reader = reader.options(mode="FAILFAST", **TEXT_TIMES)
+        else:
+            reader = reader.option("mergeSchema", str(len(paths) > 1).lower())
+            if not partitions:
+                return reader.load(paths)
+            schema = reader.load(paths).schema
+        if partitions:
+            reader = reader.option("basePath", "file://" + self.store.raw_path(folder))
+        return reader.schema(_with_text(schema, partitions)).load(paths)
+
+    def read_typed(self, folder: str, files: Sequence[DataFile], schema: StructType) -> DataFrame:
+        """Files this process has just written, in the types they were written with (CSV: as text)."""
+        if self.file_format == "csv":
+            return self._csv(folder, files, Expected())
+        paths = [self.store.spark_path(f"{folder}/{file.path}") for file in files]
+        reader = self.spark.read.format(SPARK_FORMAT[self.file_format]).schema(schema)
+        if _partition_names(files):
+            reader = reader.option("basePath", "file://" + self.store.raw_path(folder))
+        return reader.options(mode="FAILFAST", **TEXT_TIMES).load(paths)
+
+    def empty(self, schema: Mapping[str, Any]) -> DataFrame:
+        """No rows, in the columns a manifest remembers."""
+        from pyspark.sql.types import StructType
+
+        return self.spark.createDataFrame([], StructType.fromJson(dict(schema)))
+
+    def decode_bytes(self, frame: DataFrame, expected: Expected) -> DataFrame:
+        """Turn base64 into bytes where the load declares bytes and the file could only hold text."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StringType
+
+        if self.file_format not in ("csv", "json_lines"):
+            return frame
+        texts = {f.name for f in frame.schema.fields if isinstance(f.dataType, StringType)}
+        wanted = [
+            name
+            for name, column in expected.columns.items()
+            if isinstance(column.type, Bytes) and name in texts and name in expected.untouched
+        ]
+        if not wanted:
+            return frame
+        return frame.withColumns({name: F.to_binary(F.col(quoted(name)), F.lit("base64")) for name in wanted})
+
+    def _refuse_unreadable(self, files: Sequence[DataFile]) -> None:
+        for file in files:
+            if ":" in file.path:
+                raise InvalidSource(
+                    f"The file name '{file.path}' holds ':', which Spark cannot read.", fix="rename the file"
+                )
+            if self.file_format in ("csv", "json_lines") and file.path.lower().endswith(_UNREADABLE):
+                raise InvalidSource(
+                    f"'{file.path}' is compressed with Zstandard, which Spark reads only with Hadoop's native library.",
+                    fix="compress text files with gzip or bzip2, or leave them plain",
+                )
+
+    # ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _json_schema(self, paths: Sequence[str], expected: Expected) -> StructType:
+        """Inferred types, except where the declared type wants the value's exact text."""
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        limit = (self.options.json_read_options or {}).get("schema_infer_max_records")
+        inferred = self._sampled_json_schema(paths, limit) if limit else self._whole_json_schema(paths)
+        exact = {
+            name
+            for name, column in expected.columns.items()
+            if isinstance(column.type, _EXACT_TEXT) and name in expected.untouched
+        }
+        fields = [StructField(f.name, StringType()) if f.name in exact else f for f in inferred.fields]
+        if limit or not fields:  # what was not sampled may still be there: declared columns are always looked for
+            known = {f.name for f in fields}
+            fields += [StructField(name, StringType()) for name in expected.columns if name not in known]
+        return StructType(fields)
+
+    def _whole_json_schema(self, paths: Sequence[str]) -> StructType:
+        return self.spark.read.options(mode="FAILFAST", prefersDecimal="true").json(list(paths)).schema
+
+    def _sampled_json_schema(self, paths: Sequence[str], limit: int) -> StructType:
+        """The types of the first records. Only those are looked at: `samplingRatio` would still read every file."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        lines = self.spark.read.text(list(paths)).where(F.length(F.trim("value")) > 0).limit(limit).collect()
+        if not lines:
+            return StructType([])
+        sample = "[" + ",".join(line[0] for line in lines) + "]"
+        ddl = self.spark.range(1).select(F.schema_of_json(F.lit(sample), {"prefersDecimal": "true"})).collect()[0][0]
+        frame = self.spark.range(1).select(F.from_json(F.lit("[]"), ddl).alias("a")).select(F.explode("a").alias("r"))
+        return frame.select("r.*").schema
+
+    # ── CSV ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _csv(self, folder: str, files: Sequence[DataFile], expected: Expected) -> DataFrame:
+        """Every file by its own header: Spark would take the first one's names for all, whatever their order."""
+        groups: dict[tuple[CsvLayout, tuple[str, ...]], list[DataFile]] = {}
+        for file in files:
+            layout = file.layout or read_layout(self.options, tab_separated=".tsv" in file.path.lower()[-8:])
+            columns = file.columns or self._csv_columns(f"{folder}/{file.path}", layout, expected)
+            if columns:  # an empty file has no header and no rows
+                groups.setdefault((layout, columns), []).append(file)
+        partitions = _partition_names(files)
+        _refuse_ambiguous([name for _, columns in groups for name in columns] + partitions, folder)
+        frames = [
+            self._csv_group(folder, members, layout, columns, partitions)
+            for (layout, columns), members in groups.items()
+        ]
+        if not frames:
+            from pyspark.sql.types import StringType, StructField, StructType
+
+            return self.spark.createDataFrame([], StructType([StructField(n, StringType()) for n in expected.columns]))
+        return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+
+    def _csv_group(
+        self, folder: str, files: Sequence[DataFile], layout: CsvLayout, columns: Sequence[str], partitions: list[str]
+    ) -> DataFrame:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        names = [*columns, *([_CORRUPT] if layout.truncated_rows_ok else [])]
+        schema = StructType([StructField(name, StringType()) for name in names])
+        reader = self.spark.read.schema(_with_text(schema, partitions)).options(**layout.read_options())
+        reader = reader.option("columnNameOfCorruptRecord", _CORRUPT)
+        if partitions:
+            reader = reader.option("basePath", "file://" + self.store.raw_path(folder))
+        frame = reader.csv([self.store.spark_path(f"{folder}/{file.path}") for file in files])
+        if layout.truncated_rows_ok:
+            # A short row has no last value. One that is "corrupt" and has it is too long: never cut that off silently.
+            too_long = F.col(_CORRUPT).isNotNull() & F.col(quoted(columns[-1])).isNotNull()
+            message = "A CSV record has more fields than the header; truncated_rows_ok only allows fewer."
+            refuse = F.raise_error(F.lit(error_text(message))).cast("boolean")
+            frame = frame.where(F.when(too_long, refuse).otherwise(F.lit(True)))
+        return frame.select(
+            [self._csv_value(name, layout) for name in columns] + [F.col(quoted(p)) for p in partitions]
+        )
+
+    def _csv_value(self, name: str, layout: CsvLayout) -> Column:
+        from pyspark.sql import functions as F
+
+        column = F.col(quoted(name))
+        value = F.when(column == EMPTY_TEXT, F.lit("")).otherwise(column)
+        if layout.null_regex is not None:
+            value = F.when(value.rlike(rf"\A(?:{layout.null_regex})\z"), F.lit(None)).otherwise(value)
+        return value.alias(name)
+
+    def _csv_columns(self, path: str, layout: CsvLayout, expected: Expected) -> tuple[str, ...]:
+        """The columns of one file: its header, or without one the declared columns in order, or `column_1` …"""
+        record = self._first_record(path, layout)
+        if layout.header:
+            names = tuple(name if name else f"_c{place}" for place, name in enumerate(record))
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise InvalidSource(
+                    f"The header of '{path}' names {listed(twice)} more than once.", fix="mend the header"
+                )
+            return names
+        if len(record) == len(expected.columns):
+            return tuple(expected.columns)
+        return tuple(f"column_{place}" for place in range(1, len(record) + 1))
+
+    def _first_record(self, path: str, layout: CsvLayout) -> list[str]:
+        opened = _open_text(self.store.local_path(path))
+        if opened is not None:
+            with opened as text:
+                lines: Iterator[str] = text
+                if layout.comment is not None:
+                    mark = layout.comment
+                    lines = (line for line in text if not line.startswith(mark))
+                doubled = layout.escape == layout.quote
+                reader = csv.reader(
+                    lines,
+                    delimiter=layout.delimiter,
+                    quotechar=layout.quote,
+                    doublequote=doubled,
+                    escapechar=None if doubled else layout.escape,
+                )
+                if layout.terminator in (None, "\n", "\r"):
+                    return next((record for record in reader if record), [])
+        # Compressed in a way only Spark knows, or with a line ending of its own.
+        names = self.spark.read.options(**layout.read_options()).csv(self.store.spark_path(path)).columns
+        return list(names)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write(self, frame: DataFrame, place: str) -> None:
+        """Write a frame's rows into a folder; Spark drops what killed and repeated tasks left."""
+        options: dict[str, str] = {}
+        if self.file_format == "csv":
+            options = written_layout(self.options).write_options()
+        elif self.file_format == "json_lines":
+            options = {"ignoreNullFields": "false", "encoding": "UTF-8", **TEXT_TIMES}
+        elif self.options.parquet_compression is not None:
+            options = {"compression": self.options.parquet_compression}
+        writer = frame.write.format(SPARK_FORMAT[self.file_format]).mode("overwrite").options(**options)
+        if self.options.partition_by:
+            writer = writer.partitionBy(*self.options.partition_by)
+        writer.save("file://" + self.store.raw_path(place))
+
+    def as_writable(self, frame: DataFrame, names: Sequence[str]) -> DataFrame:
+        """The columns in order, in a form the format can hold; text that would come back as NULL stops the load."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import BinaryType, StringType
+
+        if self.file_format != "csv":
+            return frame.select([F.col(quoted(name)) for name in names])
+        null_value = written_layout(self.options).null_value
+        types = {f.name: f.dataType for f in frame.schema.fields}
+        values: list[Column] = []
+        for name in names:
+            value = F.col(quoted(name))
+            if isinstance(types[name], BinaryType):
+                value = F.base64(value)
+            if null_value and isinstance(types[name], StringType):
+                clash = error_text(
+                    f"A text in column '{name}' equals csv_null_value and could not be told from NULL.",
+                    column=name,
+                    fix="choose another csv_null_value",
+                )
+                value = F.when(value == null_value, F.raise_error(F.lit(clash)).cast("string")).otherwise(value)
+            values.append(value.alias(name))
+        return frame.select(values)
+
+
+def quoted(name: str) -> str:
+    """A column name for Spark, whatever characters it holds."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def error_text(message: str, **facts: str) -> str:
+    """One of our errors as text that survives the way through Spark's tasks; no row value in it."""
+    return "ematix-flow-error: " + json.dumps({"error": "UnfitValue", "message": message, **facts})
+
+
+def _open_text(path: str) -> IO[str] | None:
+    """A text file or a gzip or bzip2 one; None when it is compressed in another way."""
+    lowered = path.lower()
+    if lowered.endswith((".snappy", ".lz4")):
+        return None
+    opener = gzip.open if lowered.endswith(".gz") else bz2.open if lowered.endswith(".bz2") else open
+    opened: IO[str] = opener(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return opened
+
+
+def _partition_names(files: Sequence[DataFile]) -> list[str]:
+    """The columns that folders such as `day=2026-03-01` name."""
+    from urllib.parse import unquote
+
+    names = [part.split("=", 1)[0] for file in files for part in file.path.split("/")[:-1] if "=" in part]
+    return list(dict.fromkeys(unquote(name) for name in names))
+
+
+def _with_text(schema: StructType, names: Sequence[str]) -> StructType:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    kept = [f for f in schema.fields if f.name not in names]
+    return StructType([*kept, *(StructField(name, StringType()) for name in names)])
+
+
+def _refuse_ambiguous(names: Sequence[str], folder: str) -> None:
+    spellings: dict[str, str] = {}
+    for name in names:
+        if spellings.setdefault(name.lower(), name) != name:
+            raise InvalidSource(
+                f"Headers below '{folder}' hold '{spellings[name.lower()]}' and '{name}', which differ only in case.",
+                fix="give them one spelling",
+            )

@@ -1,0 +1,204 @@
+"""The few file operations that bookkeeping needs, over one local folder.
+
+Rows never pass through here: Spark reads and writes them by path. Another file system fits in by the same methods.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from ematix_flow.errors import ConnectionFailed
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file below some folder: its path there with forward slashes, and its size."""
+
+    path: str
+    size: int
+
+
+class HeldLock:
+    """A lock on a file, held until released; the operating system frees it when the process ends, however it ends."""
+
+    def __init__(self, handle: IO[bytes]) -> None:
+        self._handle = handle
+
+    def note(self, text: str) -> None:
+        """Leave a word for whoever finds the lock taken."""
+        self._handle.seek(0)
+        self._handle.truncate()
+        self._handle.write(text.encode())
+        self._handle.flush()
+
+    def release(self) -> None:
+        """Give it back. The file stays: removing it would let two processes lock two different files."""
+        self._handle.close()
+
+
+class LocalStore:
+    """Files below one folder of this machine. All paths are relative to it, with forward slashes."""
+
+    def __init__(self, root: str) -> None:
+        self.root = Path(os.path.abspath(os.path.expanduser(root)))
+
+    def local_path(self, path: str) -> str:
+        """The path for the operating system."""
+        return str(self.root / path) if path else str(self.root)
+
+    def spark_path(self, path: str) -> str:
+        """The path for Spark, local whatever its default file system is; not to be taken for a pattern."""
+        return "file://" + re.sub(r"([\\*?\[\]{}])", r"\\\1", self.raw_path(path))
+
+    def raw_path(self, path: str) -> str:
+        """The path for Spark's options that are never taken for a pattern."""
+        full = Path(self.local_path(path)).as_posix()
+        return full if full.startswith("/") else "/" + full
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder is there."""
+        return os.path.exists(self.local_path(path))
+
+    def is_file(self, path: str) -> bool:
+        """Whether it is a file."""
+        return os.path.isfile(self.local_path(path))
+
+    def size(self, path: str) -> int:
+        """The size of a file in bytes."""
+        return os.path.getsize(self.local_path(path))
+
+    def visible_files(self, folder: str) -> list[StoredFile]:
+        """Every file below a folder, sorted; names that begin with '_' or '.' are hidden, with all below them."""
+        found: list[StoredFile] = []
+        top = self.local_path(folder)
+        for place, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if name[0] not in "._"]
+            for name in names:
+                if name[0] not in "._":
+                    full = os.path.join(place, name)
+                    found.append(StoredFile(Path(full).relative_to(top).as_posix(), os.path.getsize(full)))
+        return sorted(found, key=lambda file: file.path)
+
+    def children(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none when it is not there."""
+        full = self.local_path(folder)
+        return sorted(os.listdir(full)) if os.path.isdir(full) else []
+
+    def read_json(self, path: str) -> Any:
+        """A small JSON file, or None when it is not there."""
+        try:
+            with open(self.local_path(path), encoding="utf-8") as file:
+                return json.load(file)
+        except FileNotFoundError:
+            return None
+
+    # ── changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def write_json(self, path: str, content: Any) -> None:
+        """Replace a small JSON file in one step: readers and crashes see the old one or the new one."""
+        full = self.local_path(path)
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        scratch = os.path.join(os.path.dirname(full), f".{uuid.uuid4().hex}.tmp")
+        with open(scratch, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, full)
+        _sync_folder(os.path.dirname(full))
+
+    def move(self, source: str, destination: str) -> None:
+        """Give a finished file its place; it is on the disk, not only in memory, before it gets there."""
+        full = self.local_path(destination)
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        handle = os.open(self.local_path(source), os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.replace(self.local_path(source), full)
+        _sync_folder(os.path.dirname(full))
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is already gone is fine."""
+        Path(self.local_path(path)).unlink(missing_ok=True)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all below it; one that is already gone is fine."""
+        shutil.rmtree(self.local_path(path), ignore_errors=True)
+
+    def remove_if_empty(self, folder: str) -> None:
+        """Remove a folder that holds nothing."""
+        full = self.local_path(folder)
+        if os.path.isdir(full) and not os.listdir(full):
+            os.rmdir(full)
+
+    # ── locks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def lock(self, path: str, *, shared: bool = False, wait: bool = False) -> HeldLock | None:
+        """Lock a file of that name, made if needed. None when somebody else has it and we do not wait."""
+        full = self.local_path(path)
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        handle = open(full, "a+b")  # noqa: SIM115 - kept open for as long as the lock is held
+        try:
+            _lock(handle, shared=shared, wait=wait)
+        except OSError:
+            handle.close()
+            return None
+        return HeldLock(handle)
+
+    def lock_note(self, path: str) -> str:
+        """What the holder of a lock wrote into it."""
+        try:
+            return Path(self.local_path(path)).read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Let the operating system's refusals out as ours, with the place."""
+        try:
+            yield
+        except OSError as exc:
+            reason = exc.strerror or type(exc).__name__
+            raise ConnectionFailed(
+                f"The folder cannot be used: {reason}.",
+                where=str(exc.filename or self.root),
+                fix="check the connection's path, its permissions and the space left",
+            ) from exc
+
+
+def _lock(handle: IO[bytes], *, shared: bool, wait: bool) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        # Windows knows no shared lock here, and refuses to delete files in use by itself.
+        if not shared:
+            msvcrt.locking(handle.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(handle.fileno(), how if wait else how | fcntl.LOCK_NB)
+
+
+def _sync_folder(folder: str) -> None:
+    """Make a rename outlive a power cut; not every system can open a folder for that."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,272 @@
+"""PostgreSQL: parallel reads of one snapshot, COPY into staging from Arrow batches, one settling transaction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ematix_flow.backends import postgres_arrow, postgres_ranges
+from ematix_flow.backends.books import Db
+from ematix_flow.backends.locks import digest
+from ematix_flow.backends.postgres_dialect import PostgresDialect, refused_column
+from ematix_flow.backends.sql import SqlBackend, failed_statement
+from ematix_flow.contracts.backend import Capabilities
+from ematix_flow.contracts.dialect import LANDED, Dialect
+from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun, Reading, SourceQuery
+from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
+from ematix_flow.declare.columns import JSON, JSONB, UUID, Text
+from ematix_flow.declare.connection import Connection, PostgresConnection
+from ematix_flow.declare.redaction import scrub
+from ematix_flow.errors import (
+    AlreadyRunning,
+    ConnectionFailed,
+    DuplicateKeys,
+    FlowError,
+    MissingDriver,
+    StatementFailed,
+    UnfitValue,
+    WriteConflict,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_STAGING = "stg_"
+_ATTEMPT = "__flow_attempt"
+
+
+class PostgresBackend(SqlBackend):
+    """One PostgreSQL database."""
+
+    connection_type = PostgresConnection
+    dialect: ClassVar[Dialect] = PostgresDialect()
+    capabilities = Capabilities(modes=frozenset({"append", "truncate", "merge", "scd1", "scd2"}))
+    lock_clause = " FOR UPDATE"
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        assert isinstance(connection, PostgresConnection)
+        self.url = str(connection.url)
+
+    def table_ref(self, schema: str, name: str) -> TableRef:
+        return TableRef(schema, name)
+
+    def connect(self) -> Any:
+        try:
+            import psycopg
+        except ImportError as exc:
+            raise MissingDriver(
+                "The postgres backend needs 'psycopg'.", fix='pip install "ematix-flow[postgres]"'
+            ) from exc
+        try:
+            db = psycopg.connect(self.url, autocommit=True, connect_timeout=10)
+            db.execute(
+                "SELECT set_config('TimeZone', 'UTC', false), set_config('DateStyle', 'ISO, YMD', false), "
+                "set_config('standard_conforming_strings', 'on', false), set_config('extra_float_digits', '1', false), "
+                "set_config('client_min_messages', 'warning', false), set_config('bytea_output', 'hex', false)"
+            )
+        except psycopg.Error as exc:
+            reason = scrub(str(exc).strip().splitlines()[0])
+            raise ConnectionFailed(
+                f"PostgreSQL connection '{self.connection.name}' failed: {reason}",
+                fix=f"check host, user and password; then `flow connections check {self.connection.name}`",
+            ) from exc
+        return db
+
+    def explained(self, exc: Exception) -> FlowError | None:
+        import psycopg
+
+        if not isinstance(exc, psycopg.Error):
+            return None
+        state = exc.sqlstate or ""
+        diag = exc.diag
+        said = scrub((diag.message_primary or str(exc)).strip().splitlines()[0])
+        if state in ("40001", "40P01", "55P03"):
+            return WriteConflict(f"PostgreSQL could not settle beside another writer: {said}.", fix="run it again")
+        if state == "23502":
+            return UnfitValue(
+                f"Column '{diag.column_name}' of {diag.table_name} is NOT NULL and the source has rows without a value."
+            )
+        if state == "23505":
+            return DuplicateKeys(
+                f"Rows with the same key exist already: constraint '{diag.constraint_name}' of {diag.table_name}.",
+                fix="use mode='merge', or remove the duplicates",
+            )
+        if state == "23503" or state == "23514":
+            return UnfitValue(f"Rows break the constraint '{diag.constraint_name}' of {diag.table_name}.")
+        refused = refused_column(diag.message_primary or "")
+        if refused is not None:
+            column, wanted, marker = refused
+            step = f" after {marker}()" if marker else ""
+            return UnfitValue(f"A value of column '{column}' does not fit its type{step}: {wanted}.")
+        if state.startswith("22"):
+            # The server quotes the offending value, behind a colon or in the middle; the message must not.
+            reason = re.sub(r'\s*".*"', "", said.split(":")[0])
+            return UnfitValue(f"A value does not fit: {reason}.", fix="look at the declared types and lengths")
+        if exc.sqlstate is None:
+            return ConnectionFailed(f"PostgreSQL connection '{self.connection.name}' broke: {said}")
+        return failed_statement(said, scrub(diag.message_hint) if diag.message_hint else None)
+
+    def describe_query(self, sql: str) -> tuple[ColumnShape, ...]:
+        with self.session() as db:
+            return self._described(db, sql)
+
+    def _described(self, db: Any, sql: str) -> tuple[ColumnShape, ...]:
+        found = db.execute(f"SELECT * FROM ({sql}\n) AS q LIMIT 0").description
+        return tuple(
+            ColumnShape(column.name, self.dialect.from_native(column.type_display), column.type_display)
+            for column in found
+        )
+
+    def shape(self, db: Db, table: TableRef) -> TableShape | None:
+        schema = self.dialect.literal(table.schema or "public", Text())
+        name = self.dialect.literal(table.name, Text())
+        oid = db.execute(
+            "SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            f"WHERE n.nspname = {schema} AND c.relname = {name} AND c.relkind IN ('r', 'p', 'f', 'v', 'm')"
+        ).fetchone()
+        if oid is None:
+            return None
+        columns = db.execute(
+            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR a.attidentity <> '' "
+            f"FROM pg_attribute a WHERE a.attrelid = {oid[0]} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
+        ).fetchall()
+        constraints = db.execute(
+            "SELECT con.contype, (SELECT array_agg(a.attname ORDER BY k.place) FROM unnest(con.conkey) "
+            "WITH ORDINALITY AS k(attnum, place) JOIN pg_attribute a ON a.attrelid = con.conrelid "
+            f"AND a.attnum = k.attnum) FROM pg_constraint con WHERE con.conrelid = {oid[0]} "
+            "AND con.contype IN ('p', 'u')"
+        ).fetchall()
+        has_rows = db.execute(f"SELECT EXISTS (SELECT 1 FROM {self.dialect.table(table)})").fetchone()[0]
+        keys = [tuple(str(n) for n in names) for kind, names in constraints if kind in ("p", b"p")]
+        return TableShape(
+            ref=table,
+            columns=tuple(
+                ColumnShape(column, self.dialect.from_native(native), native, not not_null, bool(default))
+                for column, native, not_null, default in columns
+            ),
+            primary_key=keys[0] if keys else (),
+            unique=tuple(sorted(tuple(str(n) for n in names) for kind, names in constraints if kind in ("u", b"u"))),
+            has_rows=bool(has_rows),
+        )
+
+    def ensure_books(self) -> None:
+        with self.transaction() as db:
+            # Two first runs at once would both create the schema; the lock lasts until the transaction ends.
+            db.execute("SELECT pg_advisory_xact_lock(hashtext('ematix_flow books'))")
+            if self.shape(db, self.dialect.bookkeeping("run_history")) is None:
+                for statement in self.books.create_statements():
+                    db.execute(statement)
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
+        sql = query.sql if query.sql is not None else f"SELECT * FROM {self.dialect.table(query.table)}"  # type: ignore[arg-type]
+        with self.session() as keeper:
+            # The exported snapshot lives as long as this transaction, so that all readers see the same rows.
+            keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            snapshot = keeper.execute("SELECT pg_export_snapshot()").fetchone()[0]
+            shapes = self._described(keeper, sql)
+            queries = postgres_ranges.split(sql, keeper)
+            yield postgres_arrow.frame(spark, self.url, snapshot, queries, shapes, reading)
+
+    def staged_rows(self, run: OpenedRun) -> int | None:
+        name = self.dialect.literal(f"{self.dialect.bookkeeping_schema}.{_staging_name(run)}", Text())
+        with self.session() as db:
+            # Rows of finished COPYs, and of those under way.
+            row = db.execute(
+                f"SELECT coalesce(pg_stat_get_tuples_inserted(to_regclass({name})), 0) + coalesce((SELECT "
+                f"sum(tuples_processed) FROM pg_stat_progress_copy WHERE relid = to_regclass({name})), 0)"
+            ).fetchone()
+        return int(row[0])
+
+    def stage(self, frame: DataFrame, plan: BatchPlan, run: OpenedRun) -> Landed:
+        schema = self.dialect.bookkeeping_schema or ""
+        name = _staging_name(run)
+        parts = [f"{self.dialect.quote(c.name)} {self._transport_type(c.type)}" for c in plan.columns]
+        table = self.dialect.table(TableRef(schema, name))
+        with self.session() as db:
+            db.execute(f"CREATE UNLOGGED TABLE {table} ({', '.join(parts)}, {self.dialect.quote(_ATTEMPT)} bigint)")
+        attempts, rows, mark = postgres_arrow.copy_frame(frame, self.url, schema, name, _ATTEMPT, plan.watermark)
+        with self.session() as db:
+            if rows and (plan.target.is_merge or plan.target.is_versioned):
+                db.execute(f"ANALYZE {table}")
+        return Landed(handle=(table, attempts), rows=rows, watermark=mark)
+
+    def _transport_type(self, column_type: Any) -> str:
+        """The staging type: what COPY takes from Arrow. Documents and identifiers travel as text and are cast later."""
+        if isinstance(column_type, JSON | JSONB | UUID) or column_type.kind == "string":
+            return "text"
+        return self.dialect.type_sql(column_type)
+
+    def attach(self, db: Db, plan: BatchPlan, landed: Landed) -> None:
+        table, attempts = landed.handle
+        quote = self.dialect.quote
+        columns = ", ".join(
+            f"{quote(c.name)}::{self.dialect.type_sql(c.type)} AS {quote(c.name)}"
+            if isinstance(c.type, JSON | JSONB | UUID)
+            else quote(c.name)
+            for c in plan.columns
+        )
+        # Only what the finished attempts wrote: a task that was killed after its COPY committed ran again elsewhere.
+        which = f"{quote(_ATTEMPT)} IN ({', '.join(map(str, attempts))})" if attempts else "false"
+        db.execute(f"CREATE TEMPORARY VIEW {quote(LANDED)} AS SELECT {columns} FROM {table} WHERE {which}")
+        found = db.execute(f"SELECT count(*) FROM {table} WHERE {which}").fetchone()[0]
+        if found != landed.rows:
+            raise StatementFailed(
+                f"The staged rows of '{plan.pipeline}' changed: {landed.rows} were written and {found} are there.",
+                fix="a server restart empties staging tables; run it again",
+            )
+
+    def discard(self, landed: Landed) -> None:
+        with self.session() as db:
+            db.execute(f"DROP TABLE IF EXISTS {landed.handle[0]}")
+
+    # ── one living run per pipeline ──────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def lease(self, pipeline: str) -> Iterator[None]:
+        with self.session() as db:
+            # A session lock: the server frees it when this process ends, however it ends.
+            if not db.execute(f"SELECT pg_try_advisory_lock({_lock_number(digest(pipeline))})").fetchone()[0]:
+                known = self.shape(db, self.dialect.bookkeeping("ledger")) is not None
+                holder = (self.books.holder(db, pipeline) if known else None) or "just started"
+                raise AlreadyRunning(
+                    f"Another run of '{pipeline}' is under way ({holder}); this one changed nothing.",
+                    fix="wait for it to end; `flow runs list` shows it",
+                )
+            yield
+
+    def clean_up_after_dead_runs(self, pipeline: str) -> None:
+        mine = digest(pipeline)
+        with self.session() as db:
+            left = db.execute(
+                "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+                f"WHERE n.nspname = '{self.dialect.bookkeeping_schema}' AND c.relkind = 'r' "
+                f"AND c.relname LIKE '{_STAGING}%'"
+            ).fetchall()
+            for (name,) in left:
+                owner = name[len(_STAGING) :].split("_")[0]
+                number = _lock_number(owner)
+                # Our own lease is held by another session of this process, so only foreign pipelines are asked.
+                if owner != mine and not db.execute(f"SELECT pg_try_advisory_lock({number})").fetchone()[0]:
+                    continue
+                db.execute(
+                    f"DROP TABLE IF EXISTS {self.dialect.table(TableRef(self.dialect.bookkeeping_schema, name))}"
+                )
+                if owner != mine:
+                    db.execute(f"SELECT pg_advisory_unlock({number})")
+
+
+def _staging_name(run: OpenedRun) -> str:
+    """The staging table of a run; the pipeline's digest in it tells later runs whose lease to ask for."""
+    return f"{_STAGING}{digest(run.pipeline)}_{run.run_id.replace('-', '')}"
+
+
+def _lock_number(name: str) -> int:
+    """The advisory-lock number of a pipeline: its digest as a signed 64-bit number."""
+    number = int(name, 16)
+    return number - 2**64 if number >= 2**63 else number

@@ -1,0 +1,308 @@
+"""What all SQL databases share: one settling transaction, bookkeeping beside the data, errors with names.
+
+A database adds its dialect, how to connect, how to describe itself, and how rows are staged beside its tables.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any, ClassVar
+from uuid import uuid4
+
+from ematix_flow.backends.books import Books, Db
+from ematix_flow.contracts.backend import Backend, Health
+from ematix_flow.contracts.crashpoints import reached
+from ematix_flow.contracts.dialect import LANDED, Dialect
+from ematix_flow.contracts.plans import BatchPlan, Check, Landed, OpenedRun, SettleReport, Stamp, Statement
+from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
+from ematix_flow.declare.connection import Connection
+from ematix_flow.errors import (
+    DuplicateKeys,
+    EmptySource,
+    FlowError,
+    LateArrival,
+    StatementFailed,
+    UnfitValue,
+    listed,
+)
+
+
+class SqlBackend(Backend):
+    """One SQL database. Opens a connection per piece of work and closes it again."""
+
+    dialect: ClassVar[Dialect]
+    lock_clause: ClassVar[str] = ""
+    begin: ClassVar[str] = "BEGIN"
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.books = Books(self.dialect)
+
+    # ── what a database adds ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """A new driver connection in autocommit mode; `ConnectionFailed` when that is not to be had."""
+
+    @abstractmethod
+    def explained(self, exc: Exception) -> FlowError | None:
+        """A driver's error as one of ours, without row values; None when it is not the driver's."""
+
+    @abstractmethod
+    def describe_query(self, sql: str) -> tuple[ColumnShape, ...]:
+        """Names and types of a query's columns, without running it."""
+
+    @abstractmethod
+    def shape(self, db: Db, table: TableRef) -> TableShape | None:
+        """The live table, or None."""
+
+    @abstractmethod
+    def attach(self, db: Db, plan: BatchPlan, landed: Landed) -> None:
+        """Make staged rows readable as the landed relation, inside the settling transaction."""
+
+    def staged_rows(self, run: OpenedRun) -> int | None:
+        return None
+
+    @abstractmethod
+    def clean_up_after_dead_runs(self, pipeline: str) -> None:
+        """Remove what runs that died left beside the target; never that of a living run."""
+
+    # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def check(self) -> Health:
+        started = time.perf_counter()
+        try:
+            with self.session() as db:
+                db.execute("SELECT 1").fetchone()
+        except FlowError as exc:
+            return Health(False, exc.message, (time.perf_counter() - started) * 1000)
+        return Health(True, "ok", (time.perf_counter() - started) * 1000)
+
+    def describe(self, table: TableRef) -> TableShape | None:
+        with self.session() as db:
+            return self.shape(db, table)
+
+    def explain(self, sql: str) -> str:
+        with self.session() as db:
+            return "\n".join(str(row[-1]) for row in db.execute(f"EXPLAIN {sql}").fetchall())
+
+    def execute(self, statements: Sequence[Statement]) -> Mapping[str, int]:
+        counts: Counter[str] = Counter()
+        with self.transaction() as db:
+            for statement in statements:
+                done = db.execute(statement.sql).rowcount
+                counts[statement.counts or "affected"] += max(done, 0)
+        return counts
+
+    def settle(
+        self, plan: BatchPlan, run: OpenedRun | None, stamp: Stamp, landed: Landed | None, *, dry_run: bool = False
+    ) -> SettleReport:
+        with self.transaction(keep=not dry_run) as db:
+            if run is not None and not dry_run:
+                self.books.lock(db, run, self.lock_clause)
+                if self.books.applied(db, run.pipeline, run.logical_run):
+                    return SettleReport(rows=0, replayed=True)
+            for statement in plan.ddl.statements:
+                db.execute(statement.sql)
+            if landed is None:
+                assert plan.landing_sql is not None
+                db.execute(self.dialect.create_landed(LANDED, plan.landing_sql))
+            else:
+                self.attach(db, plan, landed)
+            rows, watermark = self._verified(db, plan, landed)
+            counts: Counter[str] = Counter()
+            for statement in plan.statements:
+                done = db.execute(statement.sql).rowcount
+                if statement.counts is not None:
+                    counts[statement.counts] += max(done, 0)
+                reached("mid-settle")
+            report = SettleReport(
+                rows=rows,
+                inserted=counts["inserted"],
+                updated=counts["updated"],
+                closed=counts["closed"],
+                deleted=counts["deleted"],
+                watermark=watermark,
+            )
+            if run is not None and not dry_run:
+                self.books.settle(
+                    db,
+                    run,
+                    report,
+                    column=plan.watermark.column if plan.watermark else None,
+                    path=plan.route.path,
+                    unchanged=unchanged_rows(plan, report),
+                    closed=report.closed if plan.target.is_versioned else 0,
+                    now=stamp.now,
+                )
+            return report
+
+    def _verified(self, db: Db, plan: BatchPlan, landed: Landed | None) -> tuple[int, str | None]:
+        """Check the landed rows; their number and greatest watermark."""
+        if landed is not None and landed.verified:
+            rows, watermark = landed.rows, landed.watermark
+        else:
+            assert plan.profile is not None
+            found = db.execute(plan.profile.sql).fetchone()
+            rows, watermark = int(found[0]), None if found[1] is None else str(found[1])
+            for check, number in zip(plan.profile.checks, found[2:], strict=True):
+                if number:
+                    raise unmet(check, int(number), plan)
+        if rows == 0 and plan.target.handle_deletes == "hard" and not plan.target.allow_empty_source:
+            raise EmptySource(
+                f"'{plan.pipeline}' refuses an empty source: handle_deletes='hard' would empty {plan.table}.",
+                fix="find out why the source is empty, or pass allow_empty_source=True",
+            )
+        if rows:
+            for check in plan.checks:
+                number = int(db.execute(check.sql).fetchone()[0])
+                if number:
+                    raise unmet(check, number, plan)
+        return rows, watermark
+
+    # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def open_run(
+        self,
+        pipeline: str,
+        *,
+        run_id: str,
+        logical_run: str | None,
+        target: TableRef,
+        mode: str,
+        now: datetime,
+    ) -> OpenedRun:
+        self.ensure_books()
+        self.clean_up_after_dead_runs(pipeline)
+        with self.transaction() as db:
+            return self.books.open(
+                db, pipeline, run_id=run_id, logical_run=logical_run, target=target, mode=mode, now=now
+            )
+
+    def close_run(self, run: OpenedRun, *, error: str | None, now: datetime) -> None:
+        with self.transaction() as db:
+            self.books.close(db, run, error=error, now=now)
+
+    def peek(self, pipeline: str) -> tuple[str, str] | None:
+        with self.session() as db:
+            if self.shape(db, self.dialect.bookkeeping("watermarks")) is None:
+                return None
+            return self.books.watermark(db, pipeline)
+
+    def record_step(self, run: OpenedRun, step: str, *, error: str | None, metrics: Any, started: datetime) -> None:
+        now = datetime.now(timezone.utc)
+        with self.transaction() as db:
+            self.books.record_step(db, run, str(uuid4()), step, error=error, metrics=metrics, started=started, now=now)
+
+    def ensure_books(self) -> None:
+        """Create the framework's tables when they are not there."""
+        with self.transaction() as db:
+            if self.shape(db, self.dialect.bookkeeping("run_history")) is None:
+                for statement in self.books.create_statements():
+                    db.execute(statement)
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def session(self) -> Iterator[Any]:
+        """A connection whose driver errors come out as ours."""
+        db = self.connect()
+        try:
+            yield db
+        except Exception as exc:
+            found = None if isinstance(exc, FlowError) else self.explained(exc)
+            if found is None:
+                raise
+            raise found from exc
+        finally:
+            self.release(db)
+
+    def release(self, db: Any) -> None:
+        """Give a connection back; closes it."""
+        db.close()
+
+    @contextmanager
+    def transaction(self, *, keep: bool = True) -> Iterator[Any]:
+        """A transaction that commits at the end of the block (or rolls back, without `keep`, or on any error)."""
+        with self.session() as db:
+            db.execute(self.begin)
+            try:
+                yield db
+            except BaseException:
+                self._roll_back(db)
+                raise
+            if keep:
+                db.execute("COMMIT")
+            else:
+                self._roll_back(db)
+
+    def _roll_back(self, db: Any) -> None:
+        # A connection that is broken has rolled back already; the first error is the one to show.
+        try:
+            db.execute("ROLLBACK")
+        except Exception as exc:
+            if self.explained(exc) is None:
+                raise
+
+
+def unchanged_rows(plan: BatchPlan, report: SettleReport) -> int:
+    """Landed rows that changed nothing; only modes that compare have any."""
+    if not (plan.target.is_merge or plan.target.is_versioned):
+        return 0
+    return max(report.rows - report.inserted - report.updated, 0)
+
+
+def unmet(check: Check, number: int, plan: BatchPlan) -> FlowError:
+    """The error for a check that found something. Columns are named, values never."""
+    columns = listed(check.columns)
+    rows = "1 row" if number == 1 else f"{number} rows"
+    keys = "1 key" if number == 1 else f"{number} keys"
+    where = f"pipeline '{plan.pipeline}', target {plan.table}"
+    makers: dict[str, Callable[[], FlowError]] = {
+        "null": lambda: UnfitValue(
+            f"Column {columns} is declared NOT NULL and {rows} of the source have no value for it.",
+            where=where,
+            fix=f"declare it nullable ({check.columns[0]}: T | None), fill it with default(...), or mend the source",
+        ),
+        "too_long": lambda: UnfitValue(
+            f"Column {columns} holds at most {check.limit} characters and {rows} of the source are longer.",
+            where=where,
+            fix=f"declare a longer String[n] or Text, or shorten with truncate({check.limit})",
+        ),
+        "null_key": lambda: UnfitValue(
+            f"Key {columns} is NULL in {rows} of the source.", where=where, fix="filter them out, or choose other keys"
+        ),
+        "null_event_time": lambda: UnfitValue(
+            f"Event time {columns} is NULL in {rows} that changed.", where=where, fix="fill it in the source SQL"
+        ),
+        "duplicate_keys": lambda: DuplicateKeys(
+            f"The source holds {keys} more than once; the key is {columns}.",
+            where=where,
+            fix="choose one row per key with transforms_pre=[deduplicate_by(..., order_by=...)], "
+            "or, for scd2, declare the order with event_timestamp_column=",
+        ),
+        "duplicate_events": lambda: DuplicateKeys(
+            f"The source holds {keys} with different content for the same time; key and time are {columns}.",
+            where=where,
+            fix="choose one row with transforms_pre=[deduplicate_by(..., order_by=...)]",
+        ),
+        "late": lambda: LateArrival(
+            f"late_arrivals='error': {rows} of the source are not newer than what is stored; the time is {columns}.",
+            where=where,
+            fix="leave late_arrivals at its default to splice them in",
+        ),
+    }
+    return makers[check.kind]()
+
+
+def failed_statement(message: str, hint: str | None = None) -> StatementFailed:
+    """A refusal of the database that has no clearer name: its own first line, and its hint if it gave one."""
+    return StatementFailed(
+        f"The database refused a statement: {message.strip().splitlines()[0]}",
+        fix=hint or "look at the names and the SQL that the pipeline gives; `flow preview` shows every statement",
+    )
