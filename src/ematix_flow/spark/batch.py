@@ -1,0 +1,227 @@
+"""The Spark route of a batch load: read → normalize → fit → stage → settle. DataFrame API only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+from pyspark.sql.types import DataType, StringType
+
+from ematix_flow.config.project import project_settings
+from ematix_flow.contracts.backend import Backend, Settles, WritesFrames
+from ematix_flow.contracts.crashpoints import reached
+from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, Stamp, WatermarkRule
+from ematix_flow.contracts.runtime import RunObserver
+from ematix_flow.contracts.session import SessionNeeds
+from ematix_flow.declare.columns import ColumnType, Date, Numeric, Timestamp, TimestampTZ
+from ematix_flow.declare.redaction import scrub
+from ematix_flow.declare.table import ColumnSpec
+from ematix_flow.errors import FlowError, MissingSourceColumn, closest, listed
+from ematix_flow.plan.physical import stamps
+from ematix_flow.spark import failures
+from ematix_flow.spark.expressions import apply_step, column_of, compile_column
+from ematix_flow.spark.fitting import failing, fit_column
+from ematix_flow.spark.session import open_session
+from ematix_flow.spark.types import to_spark_type
+
+
+def run_on_spark(
+    plan: BatchPlan,
+    source: Backend,
+    target: Settles | WritesFrames,
+    run: OpenedRun | None,
+    stamp: Stamp,
+    observer: RunObserver,
+    *,
+    dry_run: bool = False,
+) -> SettleReport:
+    """Walk the plan on Spark. One transaction at the end makes the rows visible, or none of it happened."""
+    assert plan.reading is not None
+    with _explained():
+        observer.step("spark", "running")
+        began = time.perf_counter()
+        spark = open_session(_needs(source, target), project_settings().spark)
+        observer.step("spark", "succeeded", "", (time.perf_counter() - began) * 1000)
+        with _rows(spark, source, plan.reading) as frame:
+            shaped = shape(frame, plan)
+            if isinstance(target, Settles):
+                return _land_and_settle(shaped, plan, target, run, stamp, observer, dry_run)
+            return _write(shaped, plan, target, run, stamp, observer, dry_run)
+
+
+def _land_and_settle(
+    shaped: DataFrame,
+    plan: BatchPlan,
+    target: Settles,
+    run: OpenedRun | None,
+    stamp: Stamp,
+    observer: RunObserver,
+    dry_run: bool,
+) -> SettleReport:
+    staging_run = run or OpenedRun(plan.pipeline, str(uuid4()), "dry-run", 0, None, False, None)
+    observer.step("stage", "running")
+    began = time.perf_counter()
+    with _watched(observer, "stage", lambda: target.staged_rows(staging_run)):
+        landed = target.stage(shaped, plan, staging_run)
+    reached("staged")
+    try:
+        observer.step("stage", "succeeded", f"{landed.rows:,} rows", (time.perf_counter() - began) * 1000)
+        observer.step("settle", "running")
+        began = time.perf_counter()
+        report = target.settle(plan, run, stamp, landed, dry_run=dry_run)
+    finally:
+        target.discard(landed)
+    observer.step("settle", "succeeded", _words(report), (time.perf_counter() - began) * 1000)
+    return report
+
+
+def _write(
+    shaped: DataFrame,
+    plan: BatchPlan,
+    target: WritesFrames,
+    run: OpenedRun | None,
+    stamp: Stamp,
+    observer: RunObserver,
+    dry_run: bool,
+) -> SettleReport:
+    observer.step("write", "running")
+    began = time.perf_counter()
+    values = {"_loaded_at": F.lit(stamp.now).cast("timestamp"), "_batch_id": F.lit(stamp.run_id)}
+    for column in stamps(plan.target):
+        shaped = shaped.withColumn(column.name, values[column.name])
+    report = target.write(shaped, plan, run, stamp, dry_run=dry_run)
+    observer.step("write", "succeeded", _words(report), (time.perf_counter() - began) * 1000)
+    return report
+
+
+def shape(frame: DataFrame, plan: BatchPlan) -> DataFrame:
+    """The source's rows in the declared columns and types: normalized, stepped, fitted, newer than the mark."""
+    reading = plan.reading
+    assert reading is not None
+    _require_columns(frame, plan, reading)
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    normalized = []
+    for column in reading.columns:
+        name = reading.renamed.get(column.name, column.name)
+        pending = reading.pending.get(column.name, ())
+        if not pending and not reading.steps:
+            normalized.append(column_of(name).alias(column.name))
+            continue
+        if name not in types:
+            raw, kind = F.lit(None), to_spark_type(column.type)  # derived: its first marker brings the value
+        else:
+            raw, kind = _typed(column_of(name), types[name], reading.source_types.get(name), name)
+        if pending:
+            raw = compile_column(pending, raw, kind, name=column.name)
+        normalized.append(raw.alias(column.name))
+    result = frame.select(*normalized)
+    for step in reading.steps:
+        result = apply_step(result, step)
+    after = {field.name: field.dataType for field in result.schema.fields}
+    fitted = [_fitted(column_of(c.name), after[c.name], c).alias(c.name) for c in plan.columns]
+    result = result.select(*fitted)
+    if reading.watermark_filter is not None and reading.watermark_filter.last_value is not None:
+        result = result.where(_newer(reading.watermark_filter))
+    return result
+
+
+def _typed(column: Column, kind: DataType, source: ColumnType | None, name: str) -> tuple[Column, DataType]:
+    """A column in the type its source says it has, for sources that hand times and exact numbers over as text.
+
+    Markers and row steps see values, not their spelling: a decimal is ordered as a number, a time can be shifted.
+    """
+    if isinstance(kind, StringType) and isinstance(source, Date | Timestamp | TimestampTZ | Numeric):
+        return fit_column(column, kind, source, name), to_spark_type(source)
+    return column, kind
+
+
+def _fitted(column: Column, kind: Any, spec: ColumnSpec) -> Column:
+    fitted = fit_column(column, kind, spec.type, spec.name)
+    return fitted if spec.nullable else F.when(fitted.isNull(), failing(spec.name, "NOT NULL")).otherwise(fitted)
+
+
+def _newer(rule: WatermarkRule) -> Column:
+    return column_of(rule.column) > F.lit(rule.last_value).cast(to_spark_type(rule.type))
+
+
+def _require_columns(frame: DataFrame, plan: BatchPlan, reading: Reading) -> None:
+    delivered = frame.columns
+    for column in reading.columns:
+        name = reading.renamed.get(column.name, column.name)
+        derived = reading.pending.get(column.name, ())[:1]
+        if name not in delivered and not (derived and derived[0].kind == "derive"):
+            raise MissingSourceColumn(
+                f"The source does not deliver '{name}', which {plan.target.table} declares.",
+                fix=closest(name, delivered) or f"it delivers {listed(delivered)}; rename with AS or column_map=",
+            )
+
+
+@contextmanager
+def _rows(spark: SparkSession, source: Backend, reading: Reading) -> Iterator[DataFrame]:
+    given = reading.query.frame
+    if given is None:
+        with source.read(spark, reading.query, reading) as frame:
+            yield frame
+    elif isinstance(given, DataFrame):
+        yield given
+    else:
+        yield spark.createDataFrame(given.to_arrow() if type(given).__module__.startswith("polars") else given)
+
+
+def _needs(*backends: Any) -> SessionNeeds:
+    needs = SessionNeeds()
+    for backend in backends:
+        needs = needs | backend.needs
+    return needs
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Spark's errors as ours; everything else passes."""
+    try:
+        yield
+    except FlowError:
+        raise
+    except Exception as exc:
+        found = failures.explain(exc)
+        if found is None:
+            raise
+        found.message = scrub(found.message)
+        raise found from exc
+
+
+@contextmanager
+def _watched(observer: RunObserver, stage: str, rows: Callable[[], int | None]) -> Iterator[None]:
+    """Tell the observer once a second how many rows have moved, while the block runs."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(1.0):
+            try:
+                moved = rows()
+            except FlowError:
+                continue  # a display is not worth a failed load
+            if moved is not None:
+                observer.progress(stage, moved)
+
+    watcher = threading.Thread(target=watch, name="ematix-flow progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join(timeout=5)
+
+
+def _words(report: SettleReport) -> str:
+    if report.replayed:
+        return "already applied"
+    parts = [f"{report.inserted:,} inserted"]
+    others = ((report.updated, "updated"), (report.closed, "closed"), (report.deleted, "deleted"))
+    parts += [f"{number:,} {word}" for number, word in others if number]
+    return " · ".join(parts)

@@ -1,0 +1,344 @@
+"""Spark's errors as ours: one sentence about what happened, and never a value from a row.
+
+Three things arrive here. Errors of our own that were raised inside a Python worker: the worker's traceback ends with
+their printed form, from which they are rebuilt. Refusals written into expressions by `raise_error`: a line
+`ematix-flow-error: {json}`. And Spark's own conditions, known by the name in brackets that starts their message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from ematix_flow import errors
+from ematix_flow.backends import jars
+from ematix_flow.errors import (
+    EngineFailed,
+    FlowError,
+    InvalidPlan,
+    InvalidSource,
+    MissingJar,
+    MissingSourceColumn,
+    StepFailed,
+    UnfitValue,
+    listed,
+)
+from ematix_flow.plan.column_expr import ERROR_PREFIX
+
+
+def explain(exc: BaseException) -> FlowError | None:
+    """The error a user can act on; None for an exception that does not come from Spark.
+
+    Called once, where the engine room hands back to the runner, which raises the result `from exc`.
+    """
+    if isinstance(exc, FlowError):
+        return exc
+    if not _is_from_spark(exc):
+        return None
+    text = _text(exc)
+    found = _carried(text) or _refused(text)
+    if found is None:
+        condition = _condition(exc, text)
+        found = next((error for rule in _RULES if (error := rule(condition, text))), None)
+    return _scrubbed(found or _unnamed(text))
+
+
+# ── errors of our own ────────────────────────────────────────────────────────────────────────────────────────────────
+
+_PRINTED = re.compile(
+    r"^ematix_flow\.errors\.(?P<name>\w+): (?P<message>(?:(?!^ematix_flow\.errors\.).)*?) \[FLOW\d+\]"
+    r"(?:\n  at     (?P<where>[^\n]*))?(?:\n  tried  (?P<tried>[^\n]*))?(?:\n  fix    (?P<fix>[^\n]*))?$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def _carried(text: str) -> FlowError | None:
+    """An error of ours that a worker raised, from the printed form at the end of its traceback."""
+    printed = list(_PRINTED.finditer(text))
+    if not printed:
+        return None
+    last = printed[-1]
+    tried = last["tried"].split(" · ") if last["tried"] else ()
+    return _rebuilt(last["name"], last["message"], where=last["where"], tried=tuple(tried), fix=last["fix"])
+
+
+def _refused(text: str) -> FlowError | None:
+    """An error of ours that an expression raised for a value."""
+    start = text.find(ERROR_PREFIX)
+    if start < 0:
+        return None
+    try:
+        facts, _ = json.JSONDecoder().raw_decode(text, start + len(ERROR_PREFIX))
+    except ValueError:
+        return None
+    column, wanted, marker = facts.get("column"), facts.get("type"), facts.get("marker")
+    message = facts.get("message")
+    if not message:
+        step = f" after {marker}()" if marker else ""
+        message = f"A value of column '{column}' does not fit its type{step}: {wanted}."
+    error = _rebuilt(str(facts.get("error", "")), str(message), fix=facts.get("fix"))
+    if column:
+        vars(error)["column"] = column
+    return error
+
+
+def _rebuilt(
+    name: str, message: str, *, where: str | None = None, tried: tuple[str, ...] = (), fix: str | None = None
+) -> FlowError:
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, FlowError)):
+        kind = EngineFailed
+    error: FlowError = kind.__new__(kind)
+    # Leaves may ask for facts in their own constructor; what crossed a process is text, so the root's is called.
+    FlowError.__init__(error, message, where=where, tried=tried, fix=fix)
+    return error
+
+
+# ── conditions of Spark ──────────────────────────────────────────────────────────────────────────────────────────────
+
+_UNFIT = (
+    "CAST_INVALID_INPUT",
+    "CAST_OVERFLOW",
+    "NUMERIC_VALUE_OUT_OF_RANGE",
+    "ARITHMETIC_OVERFLOW",
+    "BINARY_ARITHMETIC_OVERFLOW",
+    "INTERVAL_ARITHMETIC_OVERFLOW",
+    "CANNOT_PARSE_",
+    "CANNOT_CHANGE_DECIMAL_PRECISION",
+    "CONVERSION_INVALID_INPUT",
+    "DATETIME_OVERFLOW",
+    "EXCEED_LIMIT_LENGTH",
+    "INVALID_FRACTION_OF_SECOND",
+    "FAILED_TO_PARSE_TOO_COMPLEX",
+    "MALFORMED_RECORD_IN_PARSING",
+    "NOT_NULL_ASSERT_VIOLATION",
+)
+
+
+def _unfit_value(condition: str, text: str) -> FlowError | None:
+    if not condition.startswith(_UNFIT):
+        return None
+    column = _column_in(text)
+    types = re.search(r'of the type "([^"]+)" cannot be cast to "([^"]+)"', text)
+    decimal = re.search(r"cannot be represented as (Decimal\(\d+, ?\d+\))", text)
+    subject = f"A value of column '{column}'" if column else "A value"
+    if condition == "NOT_NULL_ASSERT_VIOLATION":
+        return UnfitValue("A value is NULL where NULL is not allowed.", fix="fill or filter it, or declare nullable()")
+    if condition == "MALFORMED_RECORD_IN_PARSING":
+        return UnfitValue("A record of the source cannot be read with the given schema.", fix="check format and schema")
+    if types:
+        reason = "is too large for" if "OVERFLOW" in condition else "cannot be read as"
+        message = f"{subject} of type {types[1]} {reason} {types[2]}."
+    elif decimal:
+        message = f"{subject} does not fit {decimal[1]}."
+    elif condition.startswith("CANNOT_PARSE_"):
+        kind = condition.removeprefix("CANNOT_PARSE_").partition(".")[0].lower().replace("_", " ")
+        message = f"{subject} cannot be parsed as {kind}."
+    else:
+        message = f"{subject} is out of range ({condition.partition('.')[0]})."
+    return UnfitValue(message, where=_place_in(text), fix="clean it with a marker, or declare a wider type")
+
+
+def _column_in(text: str) -> str | None:
+    """The column of a cast that is written out in the message: `CAST(x AS INT)`, also behind a table name."""
+    shown = re.search(r"== SQL[^\n]*==\n(?P<sql>.*)", text, flags=re.DOTALL)
+    cast = re.search(r"(?i)\bcast\(\s*((?:`[^`]+`|\w+)(?:\.(?:`[^`]+`|\w+))*)\s+as\b", shown["sql"]) if shown else None
+    return re.findall(r"`[^`]+`|\w+", cast[1])[-1].strip("`") if cast else None
+
+
+def _place_in(text: str) -> str | None:
+    """The line of the user's code that Spark names."""
+    place = re.search(r'^"\w+" was called from\n(?P<place>[^\n]+:\d+)$', text, flags=re.MULTILINE)
+    return place["place"] if place else None
+
+
+def _missing_path(condition: str, text: str) -> FlowError | None:
+    if not condition.startswith(("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")):
+        return None
+    path = re.search(r"(?:Path does not exist: |file )(\S+?)\.?(?:\s|$)", text)
+    return InvalidSource(
+        f"There is no file or folder {path[1]}." if path else "A file or folder of the source does not exist.",
+        fix="check the path, and that every machine of the cluster sees it",
+    )
+
+
+def _missing_column(condition: str, text: str) -> FlowError | None:
+    if not condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_MAP_KEY", "FIELD_NOT_FOUND")):
+        return None
+    name = re.search(r"with name (`[^\n]+?`) cannot be resolved", text)
+    offered = re.search(r"\[(`[^\]\n]+`)\]", text)
+    near = re.findall(r"`((?:[^`]|``)+)`", offered[1]) if offered else []
+    column = name[1].strip("`").replace("`.`", ".") if name else "?"
+    return MissingSourceColumn(
+        f"There is no column '{column}'.", fix=f"did you mean one of {listed(near)}?" if near else "check its spelling"
+    )
+
+
+def _missing_table(condition: str, text: str) -> FlowError | None:
+    if not condition.startswith("TABLE_OR_VIEW_NOT_FOUND"):
+        return None
+    name = re.search(r"table or view (\S+) cannot be found", text)
+    return InvalidSource(
+        f"Spark knows no table or view {name[1].replace('`', '')}." if name else "Spark does not know a table or view.",
+        fix="check its spelling, or register it before the pipeline reads it",
+    )
+
+
+def _bad_sql(condition: str, text: str) -> FlowError | None:
+    if not condition.startswith(("PARSE_SYNTAX_ERROR", "PARSE_EMPTY_STATEMENT")):
+        return None
+    place = re.search(r"\(line (\d+), pos (\d+)\)", text)
+    where = f"line {place[1]}, column {int(place[2]) + 1} of the SQL" if place else None
+    return InvalidPlan("Spark cannot read this SQL.", where=where, fix="on file sources, SQL is Spark SQL")
+
+
+def _users_refusal(condition: str, text: str) -> FlowError | None:
+    """`raise_error` and `assert_true` in the user's SQL; their text may be put together from values."""
+    if condition != "USER_RAISED_EXCEPTION":
+        return None
+    return StepFailed("A raise_error() or assert_true() of the query stopped it.", fix="see --debug for its text")
+
+
+def _missing_class(condition: str, text: str) -> FlowError | None:
+    is_source = "ailed to find data source: " in text or condition.startswith("DATA_SOURCE_NOT_FOUND")
+    missing = re.search(
+        r"(?:ailed to find (?:the )?data source: |ClassNotFoundException: |NoClassDefFoundError: |Cannot load class )"
+        r"([\w./$-]+)",
+        text,
+    )
+    no_scheme = re.search(r'No FileSystem for scheme "?(\w+)', text)
+    found = missing or no_scheme
+    if found is None:
+        return None
+    name = found[1].rstrip(".").replace("/", ".")
+    kind = "data source" if is_source else "class" if missing else "file system"
+    family = _family_of(name)
+    return MissingJar(
+        f"Spark has no {kind} '{name}': its jar is not in this session.",
+        tried=[jar.coordinate for jar in jars.jars_for([family])] if family else (),
+        fix=f"run `flow jars fetch {family}`, then run again" if family else "add its jar in [spark.conf] spark.jars",
+    )
+
+
+_PACKAGES = (
+    ("kafka", ("kafka", "org.apache.spark.sql.kafka010", "org.apache.kafka")),
+    ("avro", ("avro", "org.apache.spark.sql.avro")),
+    ("delta", ("delta", "io.delta", "org.apache.spark.sql.delta")),
+    ("iceberg", ("iceberg", "org.apache.iceberg")),
+    ("hadoop-aws", ("s3", "s3a", "org.apache.hadoop.fs.s3a", "software.amazon")),
+    ("postgresql", ("org.postgresql",)),
+    ("mysql", ("com.mysql",)),
+    ("mariadb", ("org.mariadb",)),
+    ("sqlite", ("org.sqlite",)),
+    ("duckdb", ("org.duckdb",)),
+)
+
+
+def _family_of(name: str) -> str | None:
+    """The jar family that holds a class, format or file system."""
+    for family, roots in _PACKAGES:
+        if any(name == root or name.startswith(root + ".") for root in roots):
+            return family
+    return None
+
+
+def _out_of_memory(condition: str, text: str) -> FlowError | None:
+    if "java.lang.OutOfMemoryError" in text or condition.startswith("UNABLE_TO_ACQUIRE_MEMORY"):
+        return EngineFailed(
+            "Spark ran out of memory.", fix='give the driver more, [spark] driver_memory = "4g", or use fewer cores'
+        )
+    if "Python worker exited unexpectedly" in text or "Python worker failed to connect back" in text:
+        return EngineFailed(
+            "A Python worker of Spark died.",
+            fix="memory is the usual reason: lower spark.sql.execution.arrow.maxRecordsPerBatch, or use fewer cores",
+        )
+    return None
+
+
+def _users_code(condition: str, text: str) -> FlowError | None:
+    """An exception of the user's own function on a worker; its message may hold values, so only its name is told."""
+    if "Traceback (most recent call last)" not in text:
+        return None
+    last = text.rpartition("Traceback (most recent call last)")[2]
+    raised = re.findall(r"^([A-Za-z_][\w.]*)(?::|$)", last, re.MULTILINE)
+    frames = [
+        frame
+        for frame in re.findall(r'^  File "([^"]+)", line (\d+), in (\S+)$', text, re.MULTILINE)
+        if "pyspark" not in frame[0]
+    ]
+    where = f"{frames[-1][0]}:{frames[-1][1]} ({frames[-1][2]})" if frames else None
+    name = raised[0] if raised else "an exception"
+    if name.endswith("ModuleNotFoundError"):
+        return StepFailed(
+            "Python code on a Spark worker could not import a module.",
+            where=where,
+            fix="install it where the workers run, or ship it with spark.submit.pyFiles",
+        )
+    return StepFailed(f"Python code running on Spark raised {name}.", where=where, fix="mend it there; see --debug")
+
+
+_RULES: tuple[Callable[[str, str], FlowError | None], ...] = (
+    _out_of_memory,
+    _users_code,
+    _unfit_value,
+    _missing_path,
+    _missing_column,
+    _missing_table,
+    _bad_sql,
+    _users_refusal,
+    _missing_class,
+)
+
+
+# ── reading an exception ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_from_spark(exc: BaseException) -> bool:
+    return any(kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(exc).__mro__)
+
+
+def _text(exc: BaseException) -> str:
+    """Everything the exception says; Java's own report where PySpark has not translated it."""
+    text = str(exc)
+    nested: list[str] = []
+    cause = getattr(exc, "_cause", None)
+    while cause is not None and len(nested) < 10:
+        nested.append(str(getattr(cause, "_desc", None) or cause))
+        cause = getattr(cause, "_cause", None)
+    return "\n".join([text, *nested])
+
+
+def _condition(exc: BaseException, text: str) -> str:
+    """The name of Spark's error condition; empty when it has none. The innermost name says most."""
+    told = getattr(exc, "getCondition", None) or getattr(exc, "getErrorClass", None)
+    name = told() if callable(told) else None
+    wrappers = ("FAILED_EXECUTE_UDF", "TASK_WRITE_FAILED", "_LEGACY_ERROR", "STREAM_FAILED", "FAILED_READ_FILE.NO_HINT")
+    if isinstance(name, str) and not name.startswith(wrappers):
+        return name
+    bracketed = re.findall(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]", text)
+    named = [found for found in bracketed if not found.startswith(wrappers)]
+    return named[-1] if named else str(name or "")
+
+
+def _unnamed(text: str) -> FlowError:
+    """What has no clearer name: Spark's first sentence, with everything quoted taken out, since it may be a value."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = next((line for line in lines if not line.startswith("An error occurred while calling")), "")
+    first = re.sub(r"^: ", "", first)
+    first = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", first)
+    first = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", first)
+    sentence = re.split(r"(?<=[.!?])\s|\sSQLSTATE:", first)[0].rstrip(".")
+    sentence = re.sub(r"'[^']*'", "'…'", sentence)[:300]
+    return EngineFailed(f"Spark failed: {sentence or 'no reason given'}.", fix="see --debug for Spark's own report")
+
+
+def _scrubbed(error: FlowError) -> FlowError:
+    from ematix_flow.declare.redaction import scrub
+
+    error.message = scrub(error.message)
+    error.args = (error.message,)
+    error.where = scrub(error.where) if error.where else None
+    error.fix = scrub(error.fix) if error.fix else None
+    error.tried = tuple(scrub(one) for one in error.tried)
+    return error

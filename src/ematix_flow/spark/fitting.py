@@ -1,0 +1,123 @@
+"""Casting a column to its declared type so that a value that does not fit fails the load, and no value is bent."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, functions as F, types as t
+
+from ematix_flow.declare import columns as c
+from ematix_flow.errors import InvalidPlan
+from ematix_flow.plan.column_expr import error_text
+from ematix_flow.spark.types import from_spark_type, to_spark_type
+
+_INTEGERS = (c.SmallInt, c.Integer, c.BigInt)
+_FLOATS = (c.Float, c.Double)
+_TIMES = (c.Date, c.Timestamp, c.TimestampTZ)
+_TEXTS = (c.Text, c.String, c.JSON, c.JSONB, c.UUID)
+_BITS: dict[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
+_UUID = r"\A([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\z"
+
+
+def fit_column(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) -> Column:
+    """The column in its declared type.
+
+    A number becomes a whole one only when it is whole; decimals are rounded half away from zero to their scale and fail
+    when too large; text is read by an ANSI cast; `String[n]` fails on longer text. The failure names column and type
+    and never the value.
+
+    Args:
+        column: The normalized column.
+        from_type: Its Spark type.
+        to: The declared type.
+        name: The declared name.
+
+    Raises:
+        InvalidPlan: values of this type can never become the declared one.
+    """
+    fitted, may_fail = _fitted(column, from_type, to, name)
+    if isinstance(to, c.String):
+        fitted = F.when(F.length(fitted) > to.length, failing(name, str(to))).otherwise(fitted)
+    if not may_fail:
+        return fitted
+    return F.when(column.isNotNull() & fitted.isNull(), failing(name, str(to))).otherwise(fitted)
+
+
+def fitted_or_null(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) -> Column:
+    """The same, with NULL for what does not fit: to count such rows instead of failing."""
+    fitted, _ = _fitted(column, from_type, to, name)
+    return F.when(F.length(fitted) <= to.length, fitted) if isinstance(to, c.String) else fitted
+
+
+def failing(column: str, wanted: str, marker: str | None = None) -> Column:
+    """A Column that fails the query with our error when a row reaches it."""
+    return F.raise_error(F.lit(error_text(column, wanted, marker)))
+
+
+def integral(column: Column, given: t.DataType, wanted: t.DataType) -> Column:
+    """A number as a whole one, NULL when it is not whole or too large."""
+    whole = column.try_cast(wanted)
+    if isinstance(given, t.DecimalType):
+        return F.when(whole == column, whole)
+    # The greatest whole numbers are rounded up when made a double, so the bound is strict.
+    bits = _BITS[type(wanted)]
+    return F.when((whole.cast("double") == column) & (column < F.lit(2.0 ** (bits - 1))), whole)
+
+
+def _fitted(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) -> tuple[Column, bool]:
+    """The cast, and whether it can give NULL for a value."""
+    wanted = to_spark_type(to)
+    if isinstance(from_type, t.NullType):
+        return column.cast(wanted), False
+    given = from_spark_type(from_type)
+    if isinstance(given, c.JSON):
+        if isinstance(to, _TEXTS) and not isinstance(to, c.UUID):
+            return F.to_json(column), False
+    elif isinstance(given, _TEXTS):
+        return _from_text(column, to, wanted)
+    elif isinstance(given, _INTEGERS):
+        if isinstance(to, (*_INTEGERS, c.Numeric)):
+            return column.try_cast(wanted), True
+        if isinstance(to, (*_FLOATS, c.Text, c.String)):
+            return column.cast(wanted), False
+        if isinstance(to, c.Boolean):
+            return F.when(column == 0, False).when(column == 1, True), True
+    elif isinstance(given, (c.Numeric, *_FLOATS)):
+        if isinstance(to, _INTEGERS):
+            return integral(column, from_type, wanted), True
+        if isinstance(to, c.Numeric):
+            return column.try_cast(wanted), True
+        if isinstance(to, c.Float) and not isinstance(given, c.Float):
+            return _narrowed(column), True
+        if isinstance(to, (*_FLOATS, c.Text, c.String)):
+            return column.cast(wanted), False
+    elif isinstance(given, c.Boolean):
+        if isinstance(to, (c.Boolean, *_INTEGERS, c.Text, c.String)):
+            return column.cast(wanted), False
+    elif isinstance(given, _TIMES):
+        if isinstance(to, (*_TIMES, c.Text, c.String)):
+            return column.cast(wanted), False
+    elif isinstance(given, c.Bytes) and isinstance(to, c.Bytes):
+        return column, False
+    raise InvalidPlan(
+        f"Column '{name}' is {given} in the source and cannot become {to}.",
+        fix="change the declared type, or convert it in the source query",
+    )
+
+
+def _from_text(column: Column, to: c.ColumnType, wanted: t.DataType) -> tuple[Column, bool]:
+    if isinstance(to, c.UUID):
+        lowered = F.lower(column)
+        return F.when(lowered.rlike(_UUID), F.regexp_replace(lowered, _UUID, "$1-$2-$3-$4-$5")), True
+    if isinstance(to, _TEXTS):
+        return column, False
+    if isinstance(to, c.Bytes):
+        return column.cast(wanted), False
+    if isinstance(to, c.Float):
+        return _narrowed(column.try_cast("double")), True
+    return column.try_cast(wanted), True
+
+
+def _narrowed(column: Column) -> Column:
+    """A double in 32 bits; NULL when it is too large for them."""
+    narrow = column.cast("double").cast("float")
+    too_large = (F.abs(narrow) == F.lit(float("inf"))) & (F.abs(column.cast("double")) != F.lit(float("inf")))
+    return F.when(~too_large, narrow)

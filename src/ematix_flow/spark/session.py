@@ -1,0 +1,538 @@
+"""The one Spark session of this process: opened, reused, tuned and closed here, and nowhere else.
+
+Where Spark runs (this machine, a cluster, Spark Connect) differs only in this file. Settings are laid over each other:
+our profile, what the connectors need, the user's `spark-defaults.conf`, the user's `[spark.conf]`; lists are merged.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends import jars
+from ematix_flow.backends.java import find_java
+from ematix_flow.contracts.session import SessionNeeds, SparkSettings
+from ematix_flow.errors import AlreadyRunning, EngineFailed, InvalidConfig, MissingDriver, MissingJar
+from ematix_flow.spark import appcds, jvm
+from ematix_flow.spark.failures import explain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+APP_NAME = "ematix-flow"
+LIST_KEYS = frozenset(
+    {
+        "spark.jars",
+        "spark.jars.packages",
+        "spark.jars.excludes",
+        "spark.jars.repositories",
+        "spark.sql.extensions",
+        "spark.files",
+        "spark.submit.pyFiles",
+    }
+)
+"""Settings that hold a list: ours and the user's are merged, never overwritten."""
+
+REDACTED = r"(?i)secret|password|passwd|passphrase|token|credential|(access|api|private|account)[._-]?key|dsn|\bsas\b"
+
+SQL_PROFILE: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Falling back to rows loses nulls and types without a word; a refusal is better.
+    "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+    # Standard timestamps, which every other reader of Parquet understands, instead of INT96.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+"""What a session means to a load, wherever it runs: one clock, strict casts, Arrow between Spark and Python."""
+
+CORE_PROFILE: Mapping[str, str] = {
+    "spark.scheduler.mode": "FAIR",
+    "spark.redaction.regex": REDACTED,
+    "spark.ui.showConsoleProgress": "false",
+}
+LOCAL_PROFILE: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.locality.wait": "0",
+}
+
+
+@dataclass
+class _Own:
+    """The session that this module made, and what it was made for."""
+
+    session: SparkSession
+    needs: SessionNeeds
+    settings: SparkSettings
+    driver: jvm.DriverJvm | None
+    wants_archive: bool
+
+
+_lock = threading.RLock()
+_own: _Own | None = None
+_is_registered = False
+
+
+def open_session(needs: SessionNeeds, settings: SparkSettings, *, record_to: Path | None = None) -> SparkSession:
+    """The session to run plans in: the one there is, or a new one with everything the plans need.
+
+    A session that somebody else made (a notebook, a managed platform) is used as it is. One of ours that lacks jars
+    is replaced by one that has them, unless it is busy. Safe to call from any thread, as often as needed.
+
+    Args:
+        needs: The union over all plans of this process.
+        settings: The user's `[spark]` section.
+        record_to: Where Java is to record a class archive when it ends; only `spark/training.py` says this.
+
+    Raises:
+        MissingDriver: pyspark, pandas or pyarrow is not installed.
+        MissingJava: No usable Java.
+        MissingJar: A connector is not there and cannot be brought.
+        EngineFailed: Spark did not start.
+    """
+    global _own
+    with _lock:
+        if _own is not None and _is_alive(_own.session):
+            if _fits(_own, needs):
+                return _own.session
+            _refuse_if_busy(_own.session)
+            needs = _own.needs | needs
+            log.debug("The Spark session is replaced by one with jars %s", sorted(needs.jars))
+            _close()
+        _own = None
+        _require_packages()
+        session = _somebody_elses_session()
+        if session is not None:
+            return _checked_for_jars(session, needs)
+        remote = settings.remote or os.environ.get("SPARK_REMOTE")
+        if remote:
+            _own = _Own(_open_remote(remote, needs, settings), needs, settings, None, wants_archive=False)
+        else:
+            _own = _open_classic(needs, settings, record_to)
+        _register_closing()
+        return _own.session
+
+
+def close_session() -> None:
+    """Stop the session that `open_session` made; one that somebody else made is left alone. May be called always."""
+    with _lock:
+        _close()
+
+
+def archive_of(needs: SessionNeeds, settings: SparkSettings) -> appcds.Archive | None:
+    """The class archive that a session with these needs uses; None where archives are not used."""
+    spark_home = jvm.find_spark_home()
+    launch = _launch(needs, settings, spark_home)
+    return appcds.archive_for(launch, _spark_version()) if launch.is_direct and appcds.mode() != "off" else None
+
+
+def session_conf(
+    needs: SessionNeeds, settings: SparkSettings, *, defaults: Mapping[str, str], cores: int, memory_mb: int
+) -> dict[str, str]:
+    """Every Spark setting of a session that we start; a pure function of what it is given.
+
+    Args:
+        needs: What connectors need; jar families bring their own extensions and settings.
+        settings: The user's wishes.
+        defaults: The user's `spark-defaults.conf`.
+        cores: Processors of this machine.
+        memory_mb: Memory of this machine.
+    """
+    told = {**defaults, **settings.conf}
+    master = settings.master or told.get("spark.master") or "local[*]"
+    layers: list[Mapping[str, str]] = [{"spark.app.name": APP_NAME}, SQL_PROFILE, CORE_PROFILE]
+    if master.startswith("local"):
+        layers += [LOCAL_PROFILE, _local_sizes(master, cores, memory_mb)]
+    layers.append(
+        {
+            "spark.pyspark.python": sys.executable,
+            "spark.pyspark.driver.python": sys.executable,
+        }
+    )
+    families = [jars.family(name, _spark_version()) for name in sorted(needs.jars)]
+    layers += [dict(family.conf) for family in families]
+    layers.append(needs.conf)
+    extensions = [name for family in families for name in family.extensions] + list(needs.extensions)
+    if extensions:
+        layers.append({"spark.sql.extensions": ",".join(dict.fromkeys(extensions))})
+    layers += [defaults, settings.conf, {"spark.master": master}]
+    if settings.driver_memory:
+        layers.append({"spark.driver.memory": settings.driver_memory})
+    return _merged(layers)
+
+
+# ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _open_classic(needs: SessionNeeds, settings: SparkSettings, record_to: Path | None) -> _Own:
+    """Start Java, then import pyspark while Java comes up, then join the two."""
+    spark_home = jvm.find_spark_home()
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit: the JVM is there and waits for us
+        return _Own(_build(_conf(needs, settings, spark_home)), needs, settings, None, wants_archive=False)
+    launch = _launch(needs, settings, spark_home)
+    archive = appcds.archive_for(launch, _spark_version()) if launch.is_direct and appcds.mode() != "off" else None
+    is_archived = archive is not None and archive.is_usable and record_to is None
+    extra = archive.using() if archive and is_archived else []
+    if record_to is not None:
+        extra = [f"-XX:ArchiveClassesAtExit={record_to}"]
+    elif settings.short_job:
+        extra.append("-XX:TieredStopAtLevel=1")  # quick code at once; slower code in the long run
+    driver = jvm.DriverJvm(launch, extra_options=extra)
+    try:
+        gateway = driver.connect()
+    except EngineFailed:
+        driver.end()
+        if archive is None or not is_archived:
+            raise
+        log.debug("Java did not start with the class archive; starting without")
+        archive.discard()
+        is_archived = False
+        driver = jvm.DriverJvm(launch)
+        gateway = driver.connect()
+    try:
+        jvm.adopt(gateway)
+        session = _build(launch.conf)
+    except BaseException:
+        jvm.forget_gateway()
+        driver.end()
+        raise
+    wants_archive = archive is not None and not is_archived and record_to is None and appcds.mode() == "auto"
+    return _Own(session, needs, settings, driver, wants_archive)
+
+
+def _launch(needs: SessionNeeds, settings: SparkSettings, spark_home: Path) -> jvm.Launch:
+    """How Java is to be started for these needs; fetches jars that are not there yet."""
+    conf = _conf(needs, settings, spark_home)
+    master = conf["spark.master"]
+    paths = jars.resolve(needs.jars, _spark_version())
+    if paths and not master.startswith("local"):
+        # A cluster gets the jars shipped; on this machine the class path spares copying them for each start.
+        conf = _merged([conf, {"spark.jars": ",".join(str(path) for path in paths)}])
+        paths = []
+    launch = jvm.Launch(
+        java=find_java(),
+        spark_home=spark_home,
+        conf=conf,
+        class_path=tuple(paths),
+        options=tuple(_jvm_options(_cores_of(master, _processors()))),
+        is_direct=jvm.can_start_directly(spark_home, master, conf, _spark_version()),
+    )
+    return launch if launch.is_direct else _for_spark_submit(launch)
+
+
+def _for_spark_submit(launch: jvm.Launch) -> jvm.Launch:
+    """The same start in the words of `spark-submit`: flags and class path become settings."""
+    quiet = [option for option in launch.options if option.startswith("-D")]
+    conf = dict(launch.conf)
+    conf["spark.driver.extraJavaOptions"] = " ".join([*quiet, conf.get("spark.driver.extraJavaOptions", "")]).strip()
+    if launch.class_path:
+        users = filter(None, [conf.get("spark.driver.extraClassPath")])
+        conf["spark.driver.extraClassPath"] = os.pathsep.join([*map(str, launch.class_path), *users])
+    return replace(launch, conf=conf, class_path=())
+
+
+def _conf(needs: SessionNeeds, settings: SparkSettings, spark_home: Path) -> dict[str, str]:
+    conf = session_conf(
+        needs,
+        settings,
+        defaults=jvm.spark_defaults(spark_home),
+        cores=_processors(),
+        memory_mb=_memory_mb(),
+    )
+    if conf["spark.master"].startswith("local"):
+        # Spark would make a folder `spark-warehouse` wherever the user happens to stand.
+        conf.setdefault("spark.sql.warehouse.dir", (jars.cache_root() / "warehouse").as_uri())
+        # Functions of the user's modules are found by workers just as they are found here.
+        paths = [*_own_paths(), *filter(None, [conf.get("spark.executorEnv.PYTHONPATH")])]
+        if paths:
+            conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(paths)
+    return conf
+
+
+def _build(conf: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
+    _silence_query_reports()
+    builder = SparkSession.builder
+    builder._options.clear()  # what an earlier session in this process was told must not leak into this one
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as exc:
+        raise (explain(exc) or exc) from exc
+
+
+def _silence_query_reports() -> None:
+    """PySpark prints each failed query with its values to stderr; we raise one error without them instead."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
+def _open_remote(remote: str, needs: SessionNeeds, settings: SparkSettings) -> SparkSession:
+    """A Spark Connect session: the server has its own jars and JVM, so only SQL settings travel."""
+    from pyspark.sql import SparkSession
+
+    families = [jars.family(name, _spark_version()) for name in sorted(needs.jars)]
+    wished = {**SQL_PROFILE, **needs.conf}
+    told = {key: value for key, value in settings.conf.items() if key.startswith("spark.sql.")}
+    try:
+        session: SparkSession = SparkSession.builder.remote(remote).appName(APP_NAME).getOrCreate()
+    except ImportError as exc:
+        raise MissingDriver(
+            "Spark Connect needs 'grpcio', 'grpcio-status' and 'googleapis-common-protos'.",
+            fix='pip install "pyspark[connect]"',
+        ) from exc
+    except Exception as exc:
+        raise (explain(exc) or exc) from exc
+    if families:
+        log.debug("Jars of a Spark Connect server cannot be checked: %s", sorted(needs.jars))
+    _set_what_can_be_set(session, _merged([wished, told]))
+    return session
+
+
+def _set_what_can_be_set(session: SparkSession, conf: Mapping[str, str]) -> None:
+    for key, value in conf.items():
+        if session.conf.isModifiable(key):
+            session.conf.set(key, value)
+
+
+def _require_packages() -> None:
+    """Say early what is missing: Spark's own message about pyarrow comes late, from a worker."""
+    for name in ("pyspark", "pandas", "pyarrow"):
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            raise MissingDriver(
+                f"Moving rows with Spark needs '{name}', which is not installed.",
+                fix='pip install "ematix-flow[spark]"',
+            )
+
+
+# ── sessions that are there ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _somebody_elses_session() -> SparkSession | None:
+    """The active session of this process, if pyspark is imported and one is alive."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    return session if session is not None and _is_alive(session) else None
+
+
+def _checked_for_jars(session: SparkSession, needs: SessionNeeds) -> SparkSession:
+    missing = [
+        name for name in sorted(needs.jars) if not jvm.has_class(session, jars.family(name, session.version).probe)
+    ]
+    if missing:
+        coordinates = ",".join(jar.coordinate for jar in jars.jars_for(missing, session.version))
+        raise MissingJar(
+            f"The running Spark session lacks the connectors {', '.join(missing)}, and jars cannot be added to it.",
+            tried=["the active session"],
+            fix=f"start it with spark.jars.packages={coordinates}, or stop it and let ematix-flow start one",
+        )
+    _set_what_can_be_set(session, needs.conf)
+    log.debug("The active Spark session is used as it is")
+    return session
+
+
+def _is_alive(session: SparkSession) -> bool:
+    stopped = getattr(session, "is_stopped", None)  # Spark Connect
+    if isinstance(stopped, bool):
+        return not stopped
+    context = getattr(session, "_sc", None)
+    return context is not None and context._jsc is not None and not context._jsc.sc().isStopped()
+
+
+def _fits(own: _Own, needs: SessionNeeds) -> bool:
+    """Whether our session serves these needs; settings that can still be set are set."""
+    if own.driver is None:
+        return True
+    if not needs.jars <= own.needs.jars or not set(needs.extensions) <= set(own.needs.extensions):
+        return False
+    missing = {key: value for key, value in needs.conf.items() if own.session.conf.get(key, None) != value}
+    settable = {key: value for key, value in missing.items() if own.session.conf.isModifiable(key)}
+    users = own.settings.conf
+    if any(key not in settable and key not in users and key not in LIST_KEYS for key in missing):
+        return False
+    _set_what_can_be_set(own.session, {key: value for key, value in settable.items() if key not in users})
+    return True
+
+
+def _refuse_if_busy(session: SparkSession) -> None:
+    if session.sparkContext.statusTracker().getActiveJobsIds() or session.streams.active:
+        raise AlreadyRunning(
+            "The Spark session of this process lacks connectors for this pipeline and is busy with another one.",
+            fix="run the two pipelines in separate processes, or one after the other",
+        )
+
+
+# ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _close() -> None:
+    global _own
+    own, _own = _own, None
+    if own is None:
+        return
+    try:
+        if _is_alive(own.session):
+            own.session.stop()
+    except Exception as exc:  # the JVM died first; there is nothing left to stop
+        log.debug("Spark was gone before it could be stopped: %s", type(exc).__name__)
+    if own.driver is None:
+        return
+    jvm.forget_gateway()
+    own.driver.end()
+    if own.wants_archive:
+        _ask_for_archive(own)
+
+
+def _ask_for_archive(own: _Own) -> None:
+    archive = archive_of(own.needs, own.settings)
+    if archive is not None and archive.is_worth_recording:
+        appcds.record_in_background(own.needs, own.settings)
+
+
+def _register_closing() -> None:
+    global _is_registered
+    if not _is_registered:
+        atexit.register(close_session)
+        _is_registered = True
+
+
+# ── sizes and flags ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+_LOG4J = """\
+status = off
+rootLogger.level = ${sys:ematix.flow.spark.log:-fatal}
+rootLogger.appenderRef.stderr.ref = stderr
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = ${sys:ematix.flow.spark.log:-fatal}
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{1}
+"""
+# Spark logs each failed task with its values before we can raise one clear error, hence "fatal" by default. Without the
+# same level on the gateway's logger, Spark believes to be in a shell and prints how to change it.
+
+
+def _jvm_options(cores: int) -> list[str]:
+    options = [
+        "-Xlog:disable",  # warnings of the JVM about archives go to stdout otherwise
+        "-XX:-UsePerfData",
+        "-Duser.timezone=UTC",
+        f"-Dlog4j2.configurationFile={_log_configuration()}",
+    ]
+    if log.isEnabledFor(logging.DEBUG):
+        options.append("-Dematix.flow.spark.log=warn")
+    if cores <= 2:
+        options.append("-XX:+UseSerialGC")  # concurrent collectors only take turns with the job on so few cores
+    return options
+
+
+def _log_configuration() -> Path:
+    """Our log4j settings as a file; written when missing or different, under its name only when complete."""
+    path = jars.cache_root() / "log4j2-quiet.properties"
+    try:
+        if path.read_text(encoding="ascii") == _LOG4J:
+            return path
+    except OSError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    partial.write_text(_LOG4J, encoding="ascii")
+    os.replace(partial, path)
+    return path
+
+
+def _local_sizes(master: str, cores: int, memory_mb: int) -> dict[str, str]:
+    return {
+        "spark.sql.shuffle.partitions": str(2 * _cores_of(master, cores)),
+        "spark.driver.memory": f"{max(512, min(2048, memory_mb // 2))}m",
+    }
+
+
+def _cores_of(master: str, cores: int) -> int:
+    """The number of tasks that run at once on a local master.
+
+    >>> _cores_of("local[4]", 2), _cores_of("local[*]", 8), _cores_of("local", 8), _cores_of("local[2, 3]", 8)
+    (4, 8, 1, 2)
+    """
+    if not master.startswith("local"):
+        return cores
+    inside = re.fullmatch(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?", master)
+    if inside is None:
+        raise InvalidConfig(f"'{master}' is no Spark master.", fix="local[*], local[4], spark://host:7077, yarn, …")
+    return cores if inside[1] == "*" else int(inside[1] or 1)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_mb() -> int:
+    """Memory of this machine, or of the container around us; 4 GiB where nobody says."""
+    sizes = []
+    try:
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        sizes.append(4 << 30)
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
+        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return min(sizes) >> 20
+
+
+def _own_paths() -> list[str]:
+    """Folders this process imports from that a plain start of the same Python does not know."""
+    built_in = {os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)}
+    paths = (os.path.realpath(entry or os.getcwd()) for entry in sys.path)
+    return [
+        path
+        for path in dict.fromkeys(paths)
+        if os.path.isdir(path) and not any(path.startswith(root + os.sep) for root in built_in)
+    ]
+
+
+def _merged(layers: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Layers over each other, the last one wins; list-valued settings collect every entry once."""
+    conf: dict[str, str] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            if key in LIST_KEYS and conf.get(key):
+                entries = [entry.strip() for entry in f"{conf[key]},{value}".split(",")]
+                value = ",".join(dict.fromkeys(filter(None, entries)))
+            conf[key] = str(value)
+    return conf
+
+
+def _spark_version() -> str:
+    return metadata.version("pyspark")

@@ -1,0 +1,175 @@
+"""Spark's errors as ours, from a real Spark: the right class, a sentence, and never a value of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ematix_flow import errors
+from ematix_flow.errors import FlowError
+from ematix_flow.spark.failures import explain
+
+ROW_VALUE = "rowvalue"
+
+
+def explained(action: Callable[[], object]) -> FlowError:
+    """What a failing action is turned into."""
+    with pytest.raises(Exception) as caught:
+        action()
+    found = explain(caught.value)
+    assert found is not None
+    assert ROW_VALUE not in str(found)
+    return found
+
+
+def test_an_error_of_ours_crosses_from_the_worker_whole(spark: SparkSession) -> None:
+    def refuse(batches):
+        try:
+            raise ValueError(ROW_VALUE)
+        except ValueError as exc:
+            raise errors.UnfitValue(
+                "Column 'x' is\ntoo short.", where="task", tried=["a", "b"], fix="widen it"
+            ) from exc
+        yield from batches
+
+    found = explained(lambda: spark.range(1).mapInArrow(refuse, "id long").collect())
+    assert isinstance(found, errors.UnfitValue)
+    assert (found.message, found.where, found.tried, found.fix) == (
+        "Column 'x' is\ntoo short.",
+        "task",
+        ("a", "b"),
+        "widen it",
+    )
+
+
+def test_an_error_of_ours_without_further_lines_crosses_too(spark: SparkSession) -> None:
+    def refuse(batches):
+        raise errors.ConnectionFailed("The server is gone.")
+        yield from batches
+
+    found = explained(lambda: spark.range(1).mapInArrow(refuse, "id long").collect())
+    assert (type(found), found.message, found.fix) == (errors.ConnectionFailed, "The server is gone.", None)
+    assert found.retryable
+
+
+def test_a_refusal_of_an_expression_names_column_and_type(spark: SparkSession) -> None:
+    text = '\'ematix-flow-error: {"error": "UnfitValue", "column": "a}b", "type": "String(3)"}\''
+    found = explained(lambda: spark.sql(f"SELECT raise_error({text})").collect())
+    assert isinstance(found, errors.UnfitValue)
+    assert found.message == "A value of column 'a}b' does not fit its type: String(3)."
+
+
+def test_a_refusal_with_a_message_of_its_own_keeps_it(spark: SparkSession) -> None:
+    text = '\'ematix-flow-error: {"error": "DuplicateKeys", "message": "Twice.", "fix": "once"}\''
+    found = explained(lambda: spark.sql(f"SELECT raise_error({text})").collect())
+    assert (type(found), found.message, found.fix) == (errors.DuplicateKeys, "Twice.", "once")
+
+
+def test_the_users_own_exception_is_named_with_its_place_only(spark: SparkSession) -> None:
+    def broken(batches):
+        for _ in batches:
+            int("rowvalue")
+        yield from batches
+
+    found = explained(lambda: spark.range(1).mapInArrow(broken, "id long").collect())
+    assert isinstance(found, errors.StepFailed)
+    assert found.message == "Python code running on Spark raised ValueError."
+    assert "test_failures.py" in str(found.where)
+
+
+UNFIT = {
+    "SELECT CAST(t.x AS INT) FROM VALUES ('rowvalue') t(x)": (
+        "A value of column 'x' of type STRING cannot be read as INT."
+    ),
+    "SELECT CAST(x AS TINYINT) FROM VALUES (3000) t(x)": "A value of type INT is too large for TINYINT.",
+    "SELECT CAST(`a b` AS DECIMAL(3,1)) FROM VALUES ('300.1') t(`a b`)": (
+        "A value of column 'a b' does not fit Decimal(3, 1)."
+    ),
+    "SELECT to_timestamp(x, 'yyyy') FROM VALUES ('rowvalue') t(x)": "A value cannot be parsed as timestamp.",
+}
+
+
+@pytest.mark.parametrize(("sql", "message"), UNFIT.items())
+def test_a_value_that_does_not_fit_is_told_without_the_value(spark: SparkSession, sql: str, message: str) -> None:
+    found = explained(lambda: spark.sql(sql).collect())
+    assert (type(found), found.message) == (errors.UnfitValue, message)
+
+
+def test_a_value_that_does_not_fit_while_writing_is_told_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([(ROW_VALUE,)], "t string").selectExpr("CAST(t AS INT) AS n")
+    found = explained(lambda: rows.write.parquet(str(tmp_path / "out")))
+    assert (type(found), found.message) == (
+        errors.UnfitValue,
+        "A value of column 't' of type STRING cannot be read as INT.",
+    )
+
+
+def test_a_missing_path_is_named(spark: SparkSession) -> None:
+    found = explained(lambda: spark.read.parquet("/no/such/folder"))
+    assert isinstance(found, errors.InvalidSource)
+    assert "/no/such/folder" in found.message
+
+
+def test_a_missing_column_is_named_with_what_there_is(spark: SparkSession) -> None:
+    found = explained(lambda: spark.range(1).select("ID2"))
+    assert (type(found), found.message) == (errors.MissingSourceColumn, "There is no column 'ID2'.")
+    assert found.fix == "did you mean one of 'id'?"
+
+
+def test_a_missing_table_is_named(spark: SparkSession) -> None:
+    found = explained(lambda: spark.table("nowhere"))
+    assert (type(found), found.message) == (errors.InvalidSource, "Spark knows no table or view nowhere.")
+
+
+def test_wrong_sql_is_told_by_place(spark: SparkSession) -> None:
+    found = explained(lambda: spark.sql("SELECT 1\nFORM x, rowvalue"))
+    assert isinstance(found, errors.InvalidPlan)
+    assert str(found.where).startswith("line 2")
+
+
+@pytest.mark.parametrize(
+    ("source", "family"), [("kafka", "kafka"), ("avro", "avro"), ("delta", "delta"), ("com.nobody.Source", None)]
+)
+def test_a_missing_connector_is_told_with_the_command_that_fetches_it(
+    spark: SparkSession, source: str, family: str | None
+) -> None:
+    found = explained(lambda: spark.read.format(source).load("/x"))
+    assert isinstance(found, errors.MissingJar)
+    assert f"'{source}'" in found.message
+    wanted = f"run `flow jars fetch {family}`" if family else "spark.jars"
+    assert wanted in str(found.fix)
+
+
+def test_a_missing_driver_class_is_told_without_the_url(spark: SparkSession) -> None:
+    url = "jdbc:postgresql://u:pw@h/x?password=rowvalue"
+    reader = spark.read.format("jdbc").options(url=url, dbtable="x", driver="org.postgresql.Driver")
+    found = explained(reader.load)
+    assert isinstance(found, errors.MissingJar)
+    assert found.tried == ("org.postgresql:postgresql:42.7.14",)
+
+
+def test_running_out_of_memory_says_what_to_give_more_of(spark: SparkSession) -> None:
+    found = explained(lambda: spark._jvm.java.util.ArrayList(2_000_000_000))  # type: ignore[union-attr]
+    assert isinstance(found, errors.EngineFailed)
+    assert "driver_memory" in str(found.fix)
+
+
+def test_a_refusal_in_the_users_sql_is_told_without_its_text(spark: SparkSession) -> None:
+    found = explained(lambda: spark.sql("SELECT raise_error('bad: rowvalue')").collect())
+    assert isinstance(found, errors.StepFailed)
+
+
+def test_anything_else_gives_the_first_sentence_without_quoted_text(spark: SparkSession) -> None:
+    found = explained(lambda: spark.sql("SELECT 1 / x FROM VALUES (0) t(x)").collect())
+    assert (type(found), found.message) == (errors.EngineFailed, "Spark failed: Division by zero.")
+    found = explained(lambda: spark.sql("SELECT to_number('rowvalue', '99')").collect())
+    assert isinstance(found, errors.FlowError)
+
+
+def test_what_is_not_from_spark_is_left_alone() -> None:
+    assert explain(ValueError("x")) is None
+    own = errors.EmptySource("Empty.")
+    assert explain(own) is own
