@@ -1,0 +1,210 @@
+"""One target's load, start to end: open the run in the target, plan, land, settle, close."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+from uuid import uuid4
+
+from ematix_flow.contracts.backend import KeepsBooks, Settles, WritesFrames
+from ematix_flow.contracts.crashpoints import reached
+from ematix_flow.contracts.plans import (
+    PATH_OF,
+    BatchPlan,
+    OpenedRun,
+    RunResult,
+    SettleReport,
+    SourceQuery,
+    Stamp,
+)
+from ematix_flow.contracts.runtime import RunObserver
+from ematix_flow.declare.pipeline import PipelineSpec
+from ematix_flow.declare.target import TargetSpec
+from ematix_flow.errors import FlowError, MissingDriver, UnsupportedBackend
+from ematix_flow.plan.batch import SourceSide, plan_load
+from ematix_flow.run.places import Places
+
+log = logging.getLogger(__name__)
+
+
+def now() -> datetime:
+    """The run's one instant, to the microsecond, in UTC."""
+    return datetime.now(timezone.utc)
+
+
+def warn_about_keys(spec: PipelineSpec, target: TargetSpec) -> None:
+    """One warning per run when the merge keys are not the primary key and nobody said so explicitly."""
+    if not (target.is_merge or target.is_versioned):
+        return
+    keys, reason = target.resolved_keys()
+    declared = target.table.primary_key
+    if "explicit" not in reason and declared and set(keys) != set(declared):
+        warnings.warn(
+            f"pipeline '{spec.name}' matches on {keys} ({reason}), not on the primary key {declared}; "
+            f"pass keys={keys!r} to silence this warning",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def load_target(
+    spec: PipelineSpec,
+    target: TargetSpec,
+    places: Places,
+    query: SourceQuery,
+    *,
+    run_id: str,
+    logical_run: str | None,
+    observer: RunObserver,
+) -> tuple[RunResult, OpenedRun]:
+    """Load one target once. The caller holds the target's lease and closes the run afterwards.
+
+    Raises:
+        FlowError: nothing was changed in the target, and the run is recorded there as failed.
+    """
+    books = places.target
+    assert isinstance(books, KeepsBooks)
+    name = spec.history_name(target)
+    began = time.perf_counter()
+    observer.step("plan", "running")
+    run = books.open_run(
+        name,
+        run_id=run_id,
+        logical_run=logical_run,
+        target=places.table,
+        mode=target.mode,
+        now=now(),
+    )
+    reached("opened")
+    try:
+        if run.applied is not None:
+            observer.step("plan", "succeeded", f"logical run {run.logical_run[:8]} is already in the target")
+            return _replayed(target, run), run
+        stamp = Stamp(run.run_id, now())
+        source = places.source_side(query, target)
+        plan = plan_load(spec, target, source, places.target_side(target), stamp=stamp, stored_mark=run.watermark)
+        if plan.ddl.action == "warn":
+            for difference in plan.ddl.differences:
+                log.warning("%s: schema drift: %s", target.table, difference)
+        observer.planned(
+            f"{target.mode} → {places.target_connection.connection.name}.{target.table}",
+            f"{plan.route.engine} · {plan.route.reason}",
+        )
+        observer.step("plan", "succeeded", _plan_words(plan), (time.perf_counter() - began) * 1000)
+        reached("planned")
+        report = walk(plan, places, source, run, stamp, observer)
+        reached("settled")
+    except BaseException as exc:
+        _record_failure(books, run, exc)
+        raise
+    return result_of(plan, run, report), run
+
+
+def walk(
+    plan: BatchPlan,
+    places: Places,
+    source: SourceSide,
+    run: OpenedRun | None,
+    stamp: Stamp,
+    observer: RunObserver,
+    *,
+    dry_run: bool = False,
+) -> SettleReport:
+    """Do what the plan says, on the route it says."""
+    if plan.route.engine == "pushdown":
+        assert isinstance(places.target, Settles)
+        observer.step("settle", "running")
+        began = time.perf_counter()
+        report = places.target.settle(plan, run, stamp, None, dry_run=dry_run)
+        observer.step("settle", "succeeded", report_words(report, plan), (time.perf_counter() - began) * 1000)
+        return report
+    if not isinstance(places.target, Settles | WritesFrames):
+        raise UnsupportedBackend(f"{places.target_connection.connection.kind} cannot be a target.")
+    try:
+        from ematix_flow.spark.batch import run_on_spark
+    except ImportError as exc:
+        if (exc.name or "").startswith("ematix_flow"):
+            raise
+        raise MissingDriver(
+            f"This load goes through Spark ({plan.route.reason}) and needs '{exc.name or 'pyspark'}'.",
+            fix='pip install "ematix-flow[spark]"',
+        ) from exc
+
+    return run_on_spark(plan, places.source, places.target, run, stamp, observer, dry_run=dry_run)
+
+
+def result_of(plan: BatchPlan, run: OpenedRun, report: SettleReport) -> RunResult:
+    """The outcome in the documented fields of the mode."""
+    merged, versioned = plan.target.is_merge, plan.target.is_versioned
+    unchanged = max(report.rows - report.inserted - report.updated, 0)
+    return RunResult(
+        run_id=run.run_id,
+        status="success",
+        path=plan.route.path,
+        rows_inserted=report.inserted,
+        rows_updated=report.updated if merged or versioned else None,
+        rows_unchanged=unchanged if merged else None,
+        rows_closed=report.closed if versioned else None,
+        rows_deleted=report.deleted if plan.target.handle_deletes == "hard" else None,
+        watermark=report.watermark if plan.watermark else None,
+        replayed=True if report.replayed else None,
+    )
+
+
+def new_run_id() -> str:
+    """A run's own id; its rows carry it in `_batch_id`."""
+    return str(uuid4())
+
+
+def report_words(report: SettleReport, plan: BatchPlan) -> str:
+    """A settled load in a few words: `18 new · 7 changed · 1,179 same`."""
+    if report.replayed:
+        return "already applied"
+    if not (plan.target.is_merge or plan.target.is_versioned):
+        return f"{report.inserted:,} rows"
+    same = max(report.rows - report.inserted - report.updated, 0)
+    words = [f"{report.inserted:,} new", f"{report.updated:,} changed", f"{same:,} same"]
+    if plan.target.is_versioned:
+        words = [f"{report.inserted:,} versions", f"{report.closed:,} closed", f"{report.updated:,} corrected"]
+    if report.deleted:
+        words.append(f"{report.deleted:,} deleted")
+    return " · ".join(words)
+
+
+def _plan_words(plan: BatchPlan) -> str:
+    change = {
+        "create": "creates the table",
+        "match": "no schema change",
+        "evolve": f"{len(plan.ddl.statements)} schema changes",
+        "warn": "schema drift: " + "; ".join(plan.ddl.differences),
+    }[plan.ddl.action]
+    since = f", since {plan.watermark.last_value}" if plan.watermark and plan.watermark.last_value else ""
+    return f"{len(plan.statements)} statements, {change}{since}"
+
+
+def _replayed(target: TargetSpec, run: OpenedRun) -> RunResult:
+    assert run.applied is not None
+    metrics: Mapping[str, Any] = run.applied.metrics
+    return RunResult(
+        run_id=run.run_id,
+        status="success",
+        path=PATH_OF["pushdown"],
+        rows_inserted=0,
+        rows_updated=0 if target.is_merge or target.is_versioned else None,
+        replayed=True,
+        replayed_run_id=run.applied.run_id,
+        replayed_rows=metrics.get("rows"),
+    )
+
+
+def _record_failure(books: KeepsBooks, run: OpenedRun, exc: BaseException) -> None:
+    """Write the failure down; if that fails too, the first error is the one to show."""
+    text = str(exc) if isinstance(exc, FlowError) else f"{type(exc).__name__}: {exc}"
+    try:
+        books.close_run(run, error=text, now=now())
+    except FlowError as second:
+        warnings.warn(f"the failure could not be recorded in the target: {second.message}", UserWarning, stacklevel=2)

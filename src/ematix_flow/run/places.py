@@ -1,0 +1,107 @@
+"""A pipeline's connections, resolved and opened: where rows come from, where they go, and what is known of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ematix_flow.backends.catalog import open_backend
+from ematix_flow.config.resolve import ResolvedConnection, resolve
+from ematix_flow.contracts.backend import Backend, Settles, SpeaksSql
+from ematix_flow.contracts.plans import SourceQuery
+from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.pipeline import PipelineSpec
+from ematix_flow.declare.target import TargetSpec
+from ematix_flow.plan.batch import SourceSide, TargetSide, describable
+from ematix_flow.plan.history import events_table
+
+
+@dataclass(frozen=True)
+class Places:
+    """Both ends of one load. Nothing has connected yet."""
+
+    source_name: str
+    source_connection: ResolvedConnection
+    source: Backend
+    target_connection: ResolvedConnection
+    target: Backend
+    table: TableRef
+
+    @property
+    def is_same_place(self) -> bool:
+        """Same server, port, database and user on both ends."""
+        return self.source_connection.connection.identity() == self.target_connection.connection.identity()
+
+    def source_side(self, query: SourceQuery, target: TargetSpec | None = None) -> SourceSide:
+        """The source as the planner wants it: described, when it speaks SQL."""
+        if query.frame is not None or not isinstance(self.source, SpeaksSql):
+            return SourceSide(query)
+        dialect = self.source.dialect
+        return SourceSide(query, dialect, self.source.describe_query(describable(query, target, dialect)))
+
+    def target_side(self, target: TargetSpec, *, describe: bool = True) -> TargetSide:
+        """The target as the planner wants it."""
+        settles = isinstance(self.target, Settles)
+        live = self.target.describe(self.table) if describe else None
+        with_events = describe and settles and target.exact_history
+        return TargetSide(
+            table=self.table,
+            modes=self.target.capabilities.modes,
+            kind=self.target_connection.connection.kind,
+            dialect=self.target.dialect if isinstance(self.target, Settles) else None,
+            live=live,
+            live_events=self.target.describe(events_table(self.table)) if with_events else None,
+            is_same_place=self.is_same_place,
+        )
+
+
+@contextmanager
+def opened(spec: PipelineSpec, target: TargetSpec) -> Iterator[Places]:
+    """Resolve and open both ends of one load; closes them again."""
+    where = str(spec.where)
+    target_connection = resolve(target.connection, where=where)
+    source_ref = spec.source_of(target)
+    source_connection = resolve(source_ref, where=where)
+    sink = open_backend(target_connection.connection)
+    same = source_connection.connection.identity() == target_connection.connection.identity()
+    source = sink if same and type(source_connection.connection) is type(target_connection.connection) else None
+    source = source or open_backend(source_connection.connection)
+    try:
+        yield Places(
+            source_name=source_connection.connection.name,
+            source_connection=source_connection,
+            source=source,
+            target_connection=target_connection,
+            target=sink,
+            table=sink.table_ref(target.table.schema, target.table.name),
+        )
+    finally:
+        for backend in {id(source): source, id(sink): sink}.values():
+            backend.close()
+
+
+@contextmanager
+def reading_from(places: Places, query: SourceQuery, spec: PipelineSpec) -> Iterator[Places]:
+    """The same places, with the source that a query names for itself."""
+    if query.connection is None:
+        yield places
+        return
+    resolved = resolve(query.connection, where=str(spec.where))
+    for known in (places.source_connection, places.target_connection):
+        if known.connection.identity() == resolved.connection.identity():
+            backend = places.source if known is places.source_connection else places.target
+            yield replace(places, source_name=resolved.connection.name, source_connection=known, source=backend)
+            return
+    backend = open_backend(resolved.connection)
+    try:
+        yield replace(places, source_name=resolved.connection.name, source_connection=resolved, source=backend)
+    finally:
+        backend.close()
+
+
+def connection_info(resolved: ResolvedConnection) -> dict[str, Any]:
+    """A connection for people: kind, where it was found, and its address without secrets."""
+    connection = resolved.connection
+    return {"kind": connection.kind, "origin": resolved.origin, "address": connection.display()}

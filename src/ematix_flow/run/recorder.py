@@ -1,0 +1,165 @@
+"""Writes one run into the run log while it happens. A store that fails is one warning; the run goes on without it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from ematix_flow.contracts.runtime import RunHistory, RunKind, RunRecord, RunStatus, StepStatus
+from ematix_flow.declare.redaction import scrub
+from ematix_flow.errors import FlowError
+from ematix_flow.run.process import this_process
+
+log = logging.getLogger(__name__)
+
+_ROW_COUNTS = ("rows_inserted", "rows_updated", "rows_unchanged", "rows_closed", "rows_deleted")
+
+
+class RunRecorder:
+    """The record of one run: `running` before its body starts, its steps as they end, its outcome.
+
+    The runner makes one per run and calls `start`, `step` and `finish`; it is a `RunObserver` too, so that steps reach
+    it the same way they reach a display. No method ever raises because of the store.
+
+    Args:
+        history: where to write; None records nothing.
+        pipeline: the pipeline's name.
+        run_id: the run's own id, the same that its rows carry in `_batch_id`.
+    """
+
+    def __init__(
+        self,
+        history: RunHistory | None,
+        pipeline: str,
+        run_id: str,
+        *,
+        attempt: int = 1,
+        kind: RunKind = "batch",
+        extras: Mapping[str, Any] | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        self._history = history
+        self._pipeline = pipeline
+        self._run_id = run_id
+        self._attempt = attempt
+        self._kind = kind
+        self._clock = clock
+        self._started_at = clock()
+        self._steps: dict[str, dict[str, Any]] = {}
+        self._extras: dict[str, Any] = {**(extras or {}), "process": this_process().to_dict()}
+
+    def start(self) -> None:
+        """Write the `running` record; call it before anything else happens."""
+        self._started_at = self._clock()
+        self._write("running")
+
+    def planned(self, headline: str, route: str) -> None:
+        """Remember what a target's plan says in words; written with the next step."""
+        self._extras.setdefault("plans", []).append({"headline": scrub(headline), "route": scrub(route)})
+
+    def step(
+        self,
+        name: str,
+        status: StepStatus,
+        detail: str = "",
+        duration_ms: float | None = None,
+        *,
+        depends_on: Sequence[str] = (),
+    ) -> None:
+        """A step begins or ended. Steps keep the order in which they were first named."""
+        step = self._steps.setdefault(name, {"name": name, "depends_on": list(depends_on), "duration_ms": None})
+        step["status"] = status
+        if duration_ms is not None:
+            step["duration_ms"] = round(duration_ms, 3)
+        if detail:
+            step["detail"] = scrub(detail)
+        self._write("running")
+
+    def progress(self, stage: str, rows: int, total: int | None = None) -> None:
+        """Rows on their way are not history."""
+
+    def finish(
+        self,
+        status: RunStatus,
+        result: Any = None,
+        error: BaseException | str | None = None,
+        *,
+        failed_watermark: str | None = None,
+    ) -> None:
+        """Write how it ended. Steps that were under way share the run's fate, steps never begun were skipped."""
+        for step in self._steps.values():
+            if step["status"] == "running":
+                step["status"] = "succeeded" if status == "succeeded" else "failed"
+            elif step["status"] == "pending":
+                step["status"] = "skipped"
+        if isinstance(result, Mapping):  # a bare function may have returned anything
+            self._extras.update(_counts(result))
+            self._extras["result"] = _plain(result)
+        self._write(status, error=_error_text(error), failed_watermark=failed_watermark, finished=True)
+
+    def _write(
+        self,
+        status: RunStatus,
+        *,
+        error: str | None = None,
+        failed_watermark: str | None = None,
+        finished: bool = False,
+    ) -> None:
+        if self._history is None:
+            return
+        steps = [dict(step) for step in self._steps.values()]
+        failed_step = next((step["name"] for step in steps if step["status"] == "failed"), None)
+        try:
+            self._history.record_run_record(
+                RunRecord(
+                    run_id=self._run_id,
+                    pipeline=self._pipeline,
+                    status=status,
+                    started_at=self._started_at,
+                    finished_at=max(self._clock(), self._started_at) if finished else None,
+                    attempt=self._attempt,
+                    failed_step=failed_step if finished else None,
+                    failed_watermark=failed_watermark,
+                    error_summary=error,
+                    kind=self._kind,
+                    extras={**self._extras, "steps": steps},
+                )
+            )
+        except Exception as exc:  # the promise of this class: the store never stops a run
+            self._history = None
+            reason = " ".join(scrub(str(exc)).split())
+            log.warning("run '%s' goes on without history: %s", self._run_id, reason)
+
+
+def _counts(result: Mapping[str, Any]) -> dict[str, int]:
+    """Row counts of a run: its own, or the sums over its targets."""
+    counts: dict[str, int] = {}
+    parts = result.get("results") if isinstance(result.get("results"), Mapping) else None
+    nested = [part for part in (parts or result).values() if isinstance(part, Mapping)]
+    for one in [result, *nested]:
+        for name in _ROW_COUNTS:
+            if isinstance(one.get(name), int):
+                counts[name] = counts.get(name, 0) + one[name]
+    return counts
+
+
+def _plain(value: Any) -> Any:
+    """Results are mappings that are no dicts; a record holds only what JSON knows."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, str):
+        return scrub(value)
+    return value if value is None or isinstance(value, bool | int | float) else scrub(str(value))
+
+
+def _error_text(error: BaseException | str | None) -> str | None:
+    if error is None:
+        return None
+    if isinstance(error, str):
+        return scrub(error)
+    text = str(error) if isinstance(error, FlowError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    return scrub(text)

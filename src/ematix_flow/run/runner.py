@@ -1,0 +1,144 @@
+"""One pipeline, start to end: the conductor. `.sync()` and `flow run` come here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ematix_flow.contracts.backend import KeepsBooks
+from ematix_flow.contracts.plans import OpenedRun, RunResult, SourceQuery
+from ematix_flow.contracts.runtime import RunObserver, SilentObserver, StepStatus
+from ematix_flow.declare.pipeline import PipelineSpec
+from ematix_flow.declare.redaction import scrub
+from ematix_flow.declare.target import TargetSpec
+from ematix_flow.errors import FlowError, UnsupportedBackend
+from ematix_flow.run.loads import load_target, new_run_id, now, warn_about_keys
+from ematix_flow.run.places import Places, opened, reading_from
+from ematix_flow.run.post import run_post_steps, run_transform
+from ematix_flow.run.recorder import RunRecorder
+from ematix_flow.run.runlogs.open import current_run_log
+from ematix_flow.run.source_rows import source_of
+
+__all__ = ["run_pipeline", "run_transform"]
+
+
+def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer: RunObserver | None = None) -> Any:
+    """Run a pipeline once.
+
+    Args:
+        logical_run: which run this is; repeating one that the target holds changes nothing. Without it, a run that was
+            interrupted is taken up again, else this is a new one.
+        observer: told what happens.
+
+    Returns:
+        A `RunResult`; for several targets a mapping from `schema.table` to results; what the function returned, if
+        that was a mapping.
+
+    Raises:
+        FlowError: the load was refused or failed. The target is as it was.
+    """
+    run_id = new_run_id()
+    recorder = RunRecorder(current_run_log(), spec.name, run_id)
+    watching = _Both(observer or SilentObserver(), recorder)
+    recorder.start()
+    try:
+        result = _run_all(spec, run_id, logical_run, watching) if spec.is_fan_out else None
+        if result is None:
+            result = _run_one(spec, spec.target, run_id, logical_run, watching)
+    except KeyboardInterrupt:
+        recorder.finish("cancelled", error="interrupted")
+        raise
+    except BaseException as exc:
+        recorder.finish("failed", error=exc)
+        if isinstance(exc, FlowError):
+            raise exc.at(str(spec.where)) from exc.__cause__
+        raise
+    recorder.finish("failed" if _failed(result) else "succeeded", result=result)
+    return result
+
+
+def _run_one(
+    spec: PipelineSpec, target: TargetSpec, run_id: str, logical_run: str | None, observer: RunObserver
+) -> Any:
+    warn_about_keys(spec, target)
+    with opened(spec, target) as places:
+        query = source_of(spec, places)
+        if not isinstance(query, SourceQuery):
+            return query
+        books = places.target
+        if not isinstance(books, KeepsBooks):
+            raise UnsupportedBackend(f"{places.target_connection.connection.kind} cannot be the target of a load.")
+        with books.lease(spec.history_name(target)), reading_from(places, query, spec) as places:
+            result, run = load_target(
+                spec, target, places, query, run_id=run_id, logical_run=logical_run, observer=observer
+            )
+            _finish(spec, places, books, run, result, observer)
+        return result
+
+
+def _finish(
+    spec: PipelineSpec, places: Places, books: KeepsBooks, run: OpenedRun, result: RunResult, observer: RunObserver
+) -> None:
+    """After the load: transforms, then the run is over. A failed transform fails the run and keeps the load."""
+    error: str | None = None
+    try:
+        if spec.transforms_post:
+            run_post_steps(spec, places.target_connection, run, result, observer)
+    except FlowError as exc:
+        error = exc.message
+        raise
+    finally:
+        books.close_run(run, error=error, now=now())
+
+
+def _run_all(spec: PipelineSpec, run_id: str, logical_run: str | None, observer: RunObserver) -> RunResult:
+    """Several targets, each on its own, in order."""
+    results: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for index, target in enumerate(spec.targets):
+        name = str(target.table)
+        is_last = index == len(spec.targets) - 1
+        one = spec if is_last else replace(spec, transforms_post=())
+        observer.step(f"load:{name}", "running")
+        try:
+            results[name] = _run_one(one, target, run_id if index == 0 else new_run_id(), logical_run, observer)
+        except FlowError as exc:
+            observer.step(f"load:{name}", "failed", exc.message)
+            if not spec.continue_on_target_failure:
+                raise
+            errors[name] = scrub(exc.message)
+        else:
+            observer.step(f"load:{name}", "succeeded")
+    if spec.continue_on_target_failure:
+        return RunResult(results=results, errors=errors)
+    return RunResult(**results)
+
+
+def _failed(result: Any) -> bool:
+    return isinstance(result, Mapping) and bool(result.get("errors"))
+
+
+class _Both:
+    """Tells two observers; a broken one is a warning and is not told again."""
+
+    def __init__(self, *observers: RunObserver) -> None:
+        self._observers = list(observers)
+
+    def planned(self, headline: str, route: str) -> None:
+        self._tell("planned", headline, route)
+
+    def step(self, name: str, status: StepStatus, detail: str = "", duration_ms: float | None = None) -> None:
+        self._tell("step", name, status, detail, duration_ms)
+
+    def progress(self, stage: str, rows: int, total: int | None = None) -> None:
+        self._tell("progress", stage, rows, total)
+
+    def _tell(self, what: str, *arguments: Any) -> None:
+        for observer in list(self._observers):
+            try:
+                getattr(observer, what)(*arguments)
+            except Exception as exc:  # watching must never stop the work
+                self._observers.remove(observer)
+                warnings.warn(f"an observer of the run failed and is left out: {exc!r}", RuntimeWarning, stacklevel=3)

@@ -1,0 +1,300 @@
+"""The run log: what is written is found again, by every process, whatever happened to the one that wrote it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.contracts.runtime import RunHistory, RunRecord
+from ematix_flow.errors import ConnectionFailed, InvalidConfig
+from ematix_flow.run.process import ProcessMark, this_process
+from ematix_flow.run.runlogs.memory import InMemoryRunLog
+from ematix_flow.run.runlogs.open import current_run_log, from_url, open_run_log, run_log_url, use_run_log
+from ematix_flow.run.runlogs.sqlite import SqliteRunLog
+
+MORNING = datetime(2026, 3, 1, 6, 0, 0, 123456, tzinfo=timezone.utc)
+
+
+def a_run(run_id: str = "r1", *, minutes: int = 0, pipeline: str = "p", **fields) -> RunRecord:
+    status = fields.pop("status", "running")
+    return RunRecord(run_id, pipeline, status, MORNING + timedelta(minutes=minutes), **fields)
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def history(request, tmp_path: Path):
+    log: RunHistory = SqliteRunLog(tmp_path / "log.db") if request.param == "sqlite" else InMemoryRunLog()
+    yield log
+    log.close()
+
+
+def test_a_record_comes_back_as_it_was_written(history: RunHistory) -> None:
+    record = a_run(
+        status="failed",
+        finished_at=MORNING + timedelta(seconds=2),
+        attempt=3,
+        failed_step="load:main.t",
+        failed_watermark="2026-02-28",
+        error_summary="it broke: 'ä' [x]",
+        kind="replay",
+        extras={"rows_inserted": 3, "steps": [{"name": "source", "status": "succeeded"}], "deep": {"a": [1, None]}},
+    )
+    history.record_run_record(record)
+    assert history.get_run("r1") == record
+
+
+def test_the_same_run_id_replaces_and_keeps_its_place(history: RunHistory) -> None:
+    history.record_run_record(a_run("first"))
+    history.record_run_record(a_run("second"))
+    history.record_run_record(a_run("first", status="succeeded", finished_at=MORNING))
+    records, total = history.list_runs()
+    assert [(record.run_id, record.status) for record in records] == [("second", "running"), ("first", "succeeded")]
+    assert total == 2
+
+
+def test_runs_are_listed_newest_first_with_filters_and_pages(history: RunHistory) -> None:
+    for i in range(6):
+        status = "failed" if i % 3 == 0 else "succeeded"
+        history.record_run_record(
+            a_run(f"r{i}", minutes=i, pipeline="ab"[i % 2], status=status, finished_at=MORNING + timedelta(hours=1))
+        )
+    records, total = history.list_runs(limit=2, offset=1)
+    assert ([record.run_id for record in records], total) == (["r4", "r3"], 6)
+    records, total = history.list_runs(pipeline="b", status="failed")
+    assert ([record.run_id for record in records], total) == (["r3"], 1)
+    assert history.list_runs(pipeline="none of it") == ([], 0)
+
+
+def test_a_unique_beginning_of_an_id_is_enough(history: RunHistory) -> None:
+    for run_id in ("abc1", "abd2", "ab", "100%", "1000"):
+        history.record_run_record(a_run(run_id))
+    assert history.get_run("abc").run_id == "abc1"
+    assert history.get_run("ab").run_id == "ab", "the whole id wins over longer ones"
+    assert history.get_run("a") is None, "two and more begin so"
+    assert history.get_run("100%").run_id == "100%"
+    assert history.get_run("%") is None
+    assert history.get_run("") is None
+
+
+def test_threads_write_at_the_same_time(history: RunHistory) -> None:
+    def write(number: int) -> None:
+        for i in range(20):
+            history.record_run_record(a_run(f"{number}-{i}"))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert history.list_runs()[1] == 100
+
+
+_WRITER = """
+import sys
+from datetime import datetime, timezone
+from ematix_flow.contracts.runtime import RunRecord
+from ematix_flow.run.runlogs.sqlite import SqliteRunLog
+log = SqliteRunLog(sys.argv[1])
+for i in range(50):
+    log.record_run_record(RunRecord(f"{sys.argv[2]}-{i}", "p", "running", datetime.now(timezone.utc)))
+log.close()
+"""
+
+
+def test_processes_open_a_new_file_and_write_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "log.db"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", _WRITER, str(path), str(number)], stderr=subprocess.PIPE, text=True)
+        for number in range(4)
+    ]
+    for writer in writers:
+        _, said = writer.communicate(timeout=60)
+        assert writer.returncode == 0, said
+    log = SqliteRunLog(path)
+    assert log.list_runs()[1] == 200
+    log.close()
+
+
+def test_the_file_is_in_wal_mode_and_closing_twice_is_fine(tmp_path: Path) -> None:
+    log = SqliteRunLog(tmp_path / "log.db")
+    assert sqlite3.connect(tmp_path / "log.db").execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    log.close()
+    log.close()
+    with pytest.raises(ConnectionFailed, match="closed"):
+        log.list_runs()
+
+
+_KILLED = """
+import os, signal, sys
+from ematix_flow.run.recorder import RunRecorder
+from ematix_flow.run.runlogs.sqlite import SqliteRunLog
+recorder = RunRecorder(SqliteRunLog(sys.argv[1]), "p", "the-lost-one")
+recorder.start()
+recorder.step("source", "succeeded")
+recorder.step("load:main.t", "running")
+recorder.step("post[0]", "pending")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_whose_process_was_killed_ends_as_failed_at_the_next_opening(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    assert subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False).returncode == -9
+    log = SqliteRunLog(path)
+    lost = log.get_run("the-lost-one")
+    log.close()
+    assert lost.status == "failed"
+    assert lost.error_summary.startswith("worker lost")
+    assert lost.finished_at is not None
+    assert lost.failed_step == "load:main.t"
+    assert [step["status"] for step in lost.extras["steps"]] == ["succeeded", "failed", "skipped"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="this very process"),
+        pytest.param({"host": "another-host", "pid": 999_999_999}, id="a process of another host"),
+        pytest.param({"namespace": "pid:[1]", "pid": 999_999_999}, id="a process of another container"),
+    ],
+)
+def test_a_run_that_may_be_alive_is_left_alone(tmp_path: Path, changes: dict) -> None:
+    process = replace(this_process(), **changes)
+    log = SqliteRunLog(tmp_path / "log.db")
+    log.record_run_record(a_run(extras={"process": process.to_dict()}))
+    log.record_run_record(a_run("without a process"))
+    log.close()
+    log = SqliteRunLog(tmp_path / "log.db")
+    assert [record.status for record in log.list_runs()[0]] == ["running", "running"]
+    log.close()
+
+
+def test_a_process_number_that_was_given_out_again_does_not_keep_a_run_alive() -> None:
+    me = this_process()
+    assert not me.is_dead
+    assert replace(me, started="an earlier start").is_dead
+    assert ProcessMark.from_dict(me.to_dict()) == me
+    assert ProcessMark.from_dict({"host": 3}) is None
+
+
+def test_a_zombie_is_dead() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    from ematix_flow.run.process import _start_of
+
+    mark = replace(this_process(), pid=child.pid, started=_start_of(child.pid))
+    assert not mark.is_dead
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it ended, and stays a zombie until somebody waits for it
+    assert mark.is_dead
+    child.communicate()
+    assert mark.is_dead
+
+
+def test_old_records_are_removed_when_a_new_one_ends(tmp_path: Path) -> None:
+    log = from_url(f"sqlite://{tmp_path}/log.db?max_records=2")
+    for i in range(4):
+        log.record_run_record(a_run(f"r{i}", minutes=i, status="succeeded", finished_at=MORNING + timedelta(hours=i)))
+    assert [record.run_id for record in log.list_runs()[0]] == ["r3", "r2"]
+    log.close()
+    log = from_url(f"{tmp_path}/log.db?max_age_days=1")
+    later = MORNING + timedelta(days=1, hours=2, minutes=30)
+    log.record_run_record(RunRecord("now", "p", "succeeded", later, later))
+    assert [record.run_id for record in log.list_runs()[0]] == ["now", "r3"]
+    log.close()
+
+
+def test_a_file_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    SqliteRunLog(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO ematix_flow_run_log_version VALUES (99)")
+    connection.close()
+    with pytest.raises(InvalidConfig, match="version 99"):
+        SqliteRunLog(path)
+
+
+def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.write_text("this is a diary, not a database, and it is longer than a header\n" * 20)
+    with pytest.raises(ConnectionFailed, match="cannot be opened"):
+        SqliteRunLog(path)
+    assert path.read_text().startswith("this is a diary")
+
+
+def test_the_choice_follows_the_documented_order(tmp_project: Path, monkeypatch) -> None:
+    assert run_log_url() == "~/.ematix-flow/run_log.db"
+    (tmp_project / ".ematix-flow.toml").write_text('run_log = "from_project.db"\n')
+    assert run_log_url() == "from_project.db"
+    monkeypatch.setenv("EMATIX_FLOW_RUN_LOG_PATH", "from_path.db")
+    assert run_log_url() == "from_path.db"
+    monkeypatch.setenv("EMATIX_FLOW_RUN_LOG_URL", "memory://")
+    assert run_log_url() == "memory://"
+    assert run_log_url("chosen.db") == "chosen.db"
+
+
+@pytest.mark.parametrize(
+    "written", ["log.db", "file://log.db", "sqlite://log.db", "sqlite://{here}/log.db", "{here}/log.db"]
+)
+def test_paths_and_sqlite_urls_mean_the_same_file(written: str, tmp_project: Path) -> None:
+    log = from_url(written.format(here=tmp_project))
+    log.close()
+    assert (tmp_project / "log.db").exists()
+
+
+def test_the_default_lies_in_the_home(tmp_project: Path) -> None:
+    log = open_run_log()
+    log.close()
+    assert Path("~/.ematix-flow/run_log.db").expanduser().exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgres://ann:s3cret@db/x?password=alsohidden", "not part of this version yet"),
+        ("s3://bucket/prefix", "not part of this version yet"),
+        ("sqlit:///x", "did you mean 'sqlite'?"),
+        ("gopher://ann:s3cret@db", "unknown"),
+        ("sqlite:///nowhere/at/all\0/x.db", "no run history"),
+        ("log.db?max_recrods=3", "did you mean 'max_records'?"),
+        ("log.db?max_records=many", "are numbers"),
+    ],
+)
+def test_a_store_that_cannot_be_had_is_one_warning_without_a_password(
+    url: str, words: str, tmp_project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="ematix_flow"):
+        assert open_run_log(url) is None
+    (line,) = caplog.messages
+    assert words in line
+    assert "\n" not in line
+    assert "s3cret" not in line
+    assert "alsohidden" not in line
+
+
+def test_a_broken_project_file_is_a_warning_for_the_run_log(tmp_project: Path) -> None:
+    (tmp_project / ".ematix-flow.toml").write_text("run_log = \n")
+    told: list[str] = []
+    assert open_run_log(warn=told.append) is None
+    assert len(told) == 1
+
+
+def test_runs_are_recorded_in_the_chosen_log_else_in_the_default(tmp_project: Path) -> None:
+    mine = InMemoryRunLog()
+    with use_run_log(mine):
+        assert current_run_log() is mine
+        with use_run_log(None):
+            assert current_run_log() is None
+        assert current_run_log() is mine
+    default = current_run_log()
+    assert isinstance(default, SqliteRunLog)
+    assert default.path == Path("~/.ematix-flow/run_log.db").expanduser()
+    assert current_run_log() is default, "opened once"
+    default.close()
