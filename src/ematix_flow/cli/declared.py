@@ -1,0 +1,91 @@
+"""What a command works on: the user's module, and the pipeline or transform in it that was named."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from contextlib import redirect_stdout
+from typing import Any, TextIO
+
+from ematix_flow.config.loader import load_module
+from ematix_flow.declare import registry
+from ematix_flow.declare.pipeline import Pipeline
+from ematix_flow.declare.registry import Declared
+from ematix_flow.errors import UnknownName, WrongDeclarationType, closest, listed
+
+
+def add_module(parser: ArgumentParser) -> None:
+    """`--module M`, required."""
+    parser.add_argument(
+        "--module",
+        required=True,
+        metavar="M",
+        help="module that declares the pipelines, seen from the working directory",
+    )
+
+
+def add_name(parser: ArgumentParser, what: str) -> None:
+    """The name of one declared thing."""
+    parser.add_argument("name", metavar="NAME", help=f"the {what}'s name; `flow list --module M` shows them")
+
+
+def load(module: str) -> None:
+    """Import the user's module, so that its declarations are known."""
+    with prints_on_stderr():
+        load_module(module)
+
+
+def prints_on_stderr() -> redirect_stdout[TextIO]:
+    """While the user's code runs, what it prints is part of the story: stdout holds the answer and nothing else."""
+    return redirect_stdout(sys.stderr)
+
+
+def declared_pipeline(args: Namespace) -> Any:
+    """The pipeline the command names, after importing its module.
+
+    Raises:
+        UnknownName: The module declares no such pipeline; the nearest one is suggested.
+    """
+    load(args.module)
+    return _named("pipeline", args, registry.current().pipeline(args.name), registry.current().pipelines())
+
+
+def decorated_pipeline(args: Namespace) -> Pipeline:
+    """Like `declared_pipeline`, and it must have been made by `@ematix.pipeline`, which knows what it will do.
+
+    Raises:
+        WrongDeclarationType: (a TypeError) The pipeline is a bare function.
+    """
+    pipeline = declared_pipeline(args)
+    if not isinstance(pipeline, Pipeline):
+        raise WrongDeclarationType(
+            f"Pipeline '{args.name}' is a bare function; there is nothing to look at before it runs.",
+            fix="declare it with @ematix.pipeline(...)",
+        )
+    return pipeline
+
+
+def declared_transform(args: Namespace) -> Any:
+    """The transform the command names, after importing its module.
+
+    Raises:
+        UnknownName: The module declares no such transform; the nearest one is suggested.
+    """
+    load(args.module)
+    return _named("transform", args, registry.current().transform(args.name), registry.current().transforms())
+
+
+def schedule_of(thing: Any) -> str | None:
+    """The cron expression of a pipeline or transform, or None."""
+    schedule = getattr(getattr(thing, "spec", thing), "schedule", None)
+    return str(schedule) if schedule else None
+
+
+def _named(what: str, args: Namespace, found: Declared | None, known: tuple[Declared, ...]) -> Any:
+    if found is not None:
+        return found.thing
+    names = [entry.name for entry in known]
+    raise UnknownName(
+        f"Module '{args.module}' declares no {what} named '{args.name}'.",
+        fix=closest(args.name, names) or f"it declares: {listed(sorted(names))}",
+    )
