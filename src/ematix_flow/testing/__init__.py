@@ -1,0 +1,1 @@
+"""Helpers for tests of pipelines and backends, shipped with the package."""

@@ -1,0 +1,3 @@
+flow connections list
+flow connections check warehouse
+flow connections set warehouse url=postgres://...
