@@ -8,7 +8,7 @@ WITH_JAVA = JAVA_HOME="$$(scripts/java_check.sh)" && export JAVA_HOME
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
-.PHONY: help env demo test check format clean
+.PHONY: help env demo test prove check format clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,12 @@ test: env ## everything, against real servers; as root on Debian it installs the
 	$(WITH_JAVA) && $(BIN)/flow jars fetch
 	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS)
 	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+prove: env ## the long proofs: every kill point of every mode, a 20-million-row load, start-up against plain PySpark
+	scripts/test_services.sh $(BIN)/python
+	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/crash -n $(WORKERS)
+	$(WITH_JAVA) && $(BIN)/python proofs/big_load.py
+	$(WITH_JAVA) && $(BIN)/python benchmarks/startup.py
 
 check: env ## format, lint, types, and the rules of the house; no server, no Spark
 	$(BIN)/ruff format --check .

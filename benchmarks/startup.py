@@ -46,6 +46,7 @@ def main() -> int:
     for _ in range(options.runs):
         for name, program in VARIANTS.items():
             seconds[name].append(first_result_s(program))
+            sys.stderr.write(f"{name}: {seconds[name][-1]:.2f} s\n")
     report(seconds, as_json=options.json)
     return 0
 

@@ -40,6 +40,7 @@ class Demo:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     elsewhere = tmp_path_factory.mktemp("demo")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EMATIX_FLOW_")}
+    environment["EMATIX_FLOW_APPCDS"] = "use"  # recording a class archive afterwards would disturb the next test
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, str(DEMO / "run.py"), str(elsewhere / "out")],

@@ -36,6 +36,15 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: `1 row`, `1,204 rows`.
+
+    >>> counted(1, "row"), counted(1204, "row"), counted(2, "key has", "keys have")
+    ('1 row', '1,204 rows', '2 keys have')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 class FlowError(Exception):
     """The root. `where`, `tried` and `fix` become lines below the message."""
 

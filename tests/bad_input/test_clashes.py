@@ -61,7 +61,9 @@ def test_another_primary_key_is_named(bench: Bench) -> None:
 
 
 def test_a_column_that_needs_a_value_and_is_not_declared_is_named(bench: Bench) -> None:
-    bench.execute(f"CREATE TABLE {bench.schema}.kept (id bigint PRIMARY KEY, name text, age integer, city text NOT NULL)")
+    bench.execute(
+        f"CREATE TABLE {bench.schema}.kept (id bigint PRIMARY KEY, name text, age integer, city text NOT NULL)"
+    )
     refuse(bench, "column 'city' is in the table and not declared, and is NOT NULL without a default")
 
 
@@ -88,7 +90,7 @@ def test_a_schema_that_sqlite_does_not_have_is_named(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", ["postgres"], indirect=True)
 def test_a_schema_that_belongs_to_somebody_else_is_refused(bench: Bench) -> None:
-    bench.execute("CREATE SCHEMA locked")
+    bench.execute("CREATE SCHEMA locked", as_admin=True)
     before = bench.picture()
     outcome = bench.run(module(bench, "auto", schema="locked"))
     bench.refused(outcome, "permission denied", "locked", code=1)

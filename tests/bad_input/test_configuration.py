@@ -45,7 +45,9 @@ def test_a_file_that_is_no_toml_says_where(bench: Bench, people: str) -> None:
 
 
 def test_a_key_that_a_connection_does_not_have_suggests_the_nearest(bench: Bench, people: str) -> None:
-    Path(".ematix-flow.toml").write_text(f'[connections.lake]\nkind = "postgres"\nurll = "postgres://u:{PASSWORD}@h/d"\n')
+    Path(".ematix-flow.toml").write_text(
+        f'[connections.lake]\nkind = "postgres"\nurll = "postgres://u:{PASSWORD}@h/d"\n'
+    )
     outcome = bench.run(people + LOAD.format(connection="lake"))
     bench.refused(outcome, "urll", code=2, fix="url")
 

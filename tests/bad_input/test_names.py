@@ -61,9 +61,7 @@ def test_a_connection_that_is_not_defined_suggests_the_nearest(bench: Bench, peo
         'mode="append", incremental_column="agee"',
     ],
 )
-def test_an_option_that_names_an_undeclared_column_suggests_the_nearest(
-    bench: Bench, people: str, option: str
-) -> None:
+def test_an_option_that_names_an_undeclared_column_suggests_the_nearest(bench: Bench, people: str, option: str) -> None:
     before = bench.picture()
     mode = "" if "mode=" in option else 'mode="merge", '
     outcome = bench.run(people + declared(f'target_connection="warehouse", {mode}{option}'))
@@ -92,8 +90,7 @@ def test_a_column_that_the_source_table_does_not_have(bench: Bench, people: str)
 def test_a_source_table_that_is_not_there(bench: Bench, people: str) -> None:
     before = bench.picture()
     outcome = bench.run(
-        people
-        + f'@ematix.pipeline(target=People, target_connection="warehouse", mode="merge", '
+        people + f'@ematix.pipeline(target=People, target_connection="warehouse", mode="merge", '
         f'source_table="{bench.raw}.persons")\ndef load(): pass\n'
     )
     bench.refused(outcome, "persons", code=1)
@@ -106,9 +103,7 @@ def test_a_source_table_that_is_not_there(bench: Bench, people: str) -> None:
     ("wrong", "hint"),
     [('modee="merge"', "mode"), ('target_conection="warehouse"', "target_connection"), ('key=["id"]', "keys")],
 )
-def test_an_option_that_does_not_exist_suggests_the_nearest(
-    bench: Bench, people: str, wrong: str, hint: str
-) -> None:
+def test_an_option_that_does_not_exist_suggests_the_nearest(bench: Bench, people: str, wrong: str, hint: str) -> None:
     before = bench.picture()
     bench.refused(bench.run(people + declared(f'mode="merge", {wrong}')), code=2, fix=f"did you mean '{hint}'?")
     assert bench.picture() == before

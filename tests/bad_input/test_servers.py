@@ -156,7 +156,9 @@ def test_a_user_without_the_right_to_write_is_told_so(bench: Bench, people: str)
     bench.execute(
         "CREATE TABLE analytics.people_dim (id bigint PRIMARY KEY, name text, age integer)",
         "INSERT INTO analytics.people_dim VALUES (9, 'kept', 1)",
+        f"GRANT USAGE ON SCHEMA analytics TO {role}",
         f"GRANT SELECT ON analytics.people_dim TO {role}",
+        as_admin=True,
     )
     before = bench.picture()
     outcome = bench.run(people + LOAD.format(engine="auto"))

@@ -16,9 +16,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from ematix_flow.backends.locks import FileLock, digest
+
 MODES = ("append", "truncate", "merge", "scd2")
 
-MODULE = '''
+MODULE = """
 import os
 from typing import Annotated
 from ematix_flow import BigInt, Integer, Text, ematix, pk
@@ -49,10 +51,19 @@ def declare(mode, engine):
     def load(conn):
         return SOURCE
 
+@ematix.table(schema=SCHEMA)
+class Other:
+    id: Annotated[BigInt, pk()]
+    name: Text | None
+
+@ematix.pipeline(name="other_pushdown", target=Other, target_connection="db", mode="append", engine="pushdown")
+def other(conn):
+    return SOURCE
+
 for mode in ("append", "truncate", "merge", "scd2"):
     for engine in ("pushdown", "spark"):
         declare(mode, engine)
-'''
+"""
 
 
 @dataclass
@@ -125,6 +136,20 @@ class Project:
         path = Path(self.url.removeprefix("sqlite:///"))
         root = path.parent / f".{path.name}.ematix-flow-spool"
         return [entry.name for entry in root.iterdir() if entry.is_dir()] if root.is_dir() else []
+
+    def is_leased(self, pipeline: str) -> bool:
+        """Whether a living run holds the pipeline just now."""
+        name = digest(pipeline)
+        if self.is_postgres:
+            number = int(name, 16) - (2**64 if int(name, 16) >= 2**63 else 0)
+            with psycopg.connect(self.url, autocommit=True) as db:  # the lock goes with the connection
+                return not db.execute(f"SELECT pg_try_advisory_lock({number})").fetchone()[0]
+        path = Path(self.url.removeprefix("sqlite:///"))
+        lock = FileLock(str(path.parent / f".{path.name}.ematix-flow-spool" / f"{name}.lock"))
+        if lock.acquire():
+            lock.release()
+            return False
+        return True
 
     def table(self) -> str:
         return "analytics.loaded" if self.is_postgres else "loaded"

@@ -29,7 +29,6 @@ from tests.services.postgres import PostgresServer
 from tests.services.run_folder import RunFolder
 
 LATER_COMMANDS = ("flow run-due", "flow status", "flow scheduler", "flow consume")
-ONE = "2026-03-01T08:00:00+00:00"
 
 EVENTS = """
 CREATE SCHEMA raw;
@@ -277,9 +276,7 @@ def test_connections_declared_by_decorator_are_instances_without_visible_secrets
     assert "tulip" not in shown
 
 
-def test_a_registered_instance_is_found_by_name_and_reached(
-    project: Project, documented_names: PostgresServer
-) -> None:
+def test_a_registered_instance_is_found_by_name_and_reached(project: Project, documented_names: PostgresServer) -> None:
     project.write(example("readme-0.3/connections-instance.python"))
     done = project.flow(
         "flow connections check --module my_pipelines warehouse", PGUSER="user", PGPASSWORD="spring rain"
@@ -403,7 +400,9 @@ class CustomerDim:
 
 
 def test_the_static_form_reads_a_table_and_renames_columns(project: Project, warehouse: str) -> None:
-    execute(warehouse, "ALTER TABLE raw.customers ADD source_col text; UPDATE raw.customers SET source_col = 'x' || name")
+    execute(
+        warehouse, "ALTER TABLE raw.customers ADD source_col text; UPDATE raw.customers SET source_col = 'x' || name"
+    )
     project.write(example("readme-0.3/pipelines.python"), RENAMED, example("readme-0.3/static.python"))
     assert project.run("sync_customers")["rows_inserted"] == 2
     found = rows(warehouse, "SELECT customer_id, target_col FROM analytics.customer_dim ORDER BY 1")

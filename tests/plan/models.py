@@ -140,10 +140,15 @@ class HistoryModel:
             if when is not None:
                 events[when] = row
         for key, events in incoming.items():
-            told = self.told(key, events)
+            told = self.told(key)
+            if self.soft_deletes or self.event_time is None:
+                # The key is there now, whatever a clock ahead of this one said.
+                for when in [when for when, word in told.items() if word == CLOSED and when >= now]:
+                    del told[when]
+            told.update(events)
             if self.soft_deletes and events and told[max(told)] == CLOSED:
                 told[now] = events[max(events)]  # the source has the key, so it is open
-            self._store(key, told, events, stamp, counts)
+            self._store(key, told, stamp, counts)
         if self.soft_deletes:
             for key in set(self.stored) - set(incoming):
                 self._close(key, now, stamp, counts, unless_younger_than=None)
@@ -152,11 +157,11 @@ class HistoryModel:
                 self._close(key, now, stamp, counts, unless_younger_than=now - self.ttl)
         return counts
 
-    def told(self, key: Key, events: Told) -> Told:
-        """Everything known of a key, the incoming events included; they win."""
+    def told(self, key: Key) -> Told:
+        """Everything known of a key."""
         versions = self.stored.get(key, {})
         closings = {v.valid_to: CLOSED for v in versions.values() if v.valid_to not in {None, *versions}}
-        return {**closings, **{v.valid_from: v.row for v in versions.values()}, **events}  # type: ignore[dict-item]
+        return {**closings, **{v.valid_from: v.row for v in versions.values()}}  # type: ignore[dict-item]
 
     def closed(self, key: Key, at: int) -> None:
         """A key was closed: a `valid_to` without a successor says so already."""
@@ -200,7 +205,7 @@ class HistoryModel:
                 return  # says what the history says already
         raise Refused("late")
 
-    def _store(self, key: Key, told: Told, events: Told, stamp: Any, counts: Counts) -> None:
+    def _store(self, key: Key, told: Told, stamp: Any, counts: Counts) -> None:
         before, after = self.stored.get(key, {}), {}
         for version in versions_of(told, self.compared):
             old = before.get(version.valid_from)
@@ -238,11 +243,9 @@ class ExactHistoryModel(HistoryModel):
 
     memory: dict[Key, Told] = field(default_factory=dict)
 
-    def told(self, key: Key, events: Told) -> Told:
+    def told(self, key: Key) -> Told:
         """Every event ever seen."""
-        told = self.memory.setdefault(key, {})
-        told.update(events)
-        return told
+        return self.memory.setdefault(key, {})
 
     def closed(self, key: Key, at: int) -> None:
         """A closing is an event, too."""

@@ -291,11 +291,18 @@ def test_a_soft_delete_closes_the_version_and_makes_no_new_one(db: Db, exact: bo
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_key_that_returns_unchanged_gets_a_new_version(db: Db, exact: bool) -> None:
     spec = snapshot_history(db, handle_deletes="soft", exact_history=exact)
-    db.load(spec, [row(1, "a"), row(2, "z")], now=10)
+    db.load(spec, [row(1, "a"), row(2, "z"), row(3, None)], now=10)
     db.load(spec, [row(1, "a")], now=20)
-    db.load(spec, [row(1, "a"), row(2, "z")], now=30)
-    db.load(spec, [row(1, "a"), row(2, "y")], now=40)
-    assert versions(db, spec) == [(1, "a", 10, None), (2, "z", 10, 20), (2, "z", 30, 40), (2, "y", 40, None)]
+    db.load(spec, [row(1, "a"), row(2, "z"), row(3, None)], now=30)
+    db.load(spec, [row(1, "a"), row(2, "y"), row(3, None)], now=40)
+    assert versions(db, spec) == [
+        (1, "a", 10, None),
+        (2, "z", 10, 20),
+        (2, "z", 30, 40),
+        (2, "y", 40, None),
+        (3, None, 10, 20),
+        (3, None, 30, None),
+    ]
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -310,6 +317,15 @@ def test_a_key_in_the_snapshot_is_open_afterwards_even_when_its_event_is_older_t
     db.load(spec, [event(1, "a", 10), event(2, "z", 10)], now=130)
     db.load(spec, [event(1, "a", 10), event(2, "y", 105)], now=140)
     assert versions(db, spec) == [(1, "a", 10, None), (2, "z", 10, 105), (2, "y", 105, 110), (2, "z", 120, None)]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_key_that_returns_with_several_events_is_open_with_the_latest(db: Db, exact: bool) -> None:
+    spec = event_history(db, handle_deletes="soft", exact_history=exact)
+    db.load(spec, [event(1, "a", 10)], now=100)
+    db.load(spec, [], now=110)
+    db.load(spec, [event(1, "c", 30), event(1, "b", 20)], now=120)
+    assert versions(db, spec) == [(1, "a", 10, 20), (1, "b", 20, 30), (1, "c", 30, 110), (1, "c", 120, None)]
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -336,6 +352,18 @@ def test_a_version_that_lies_ahead_of_the_clock_ends_as_it_begins_when_its_key_i
     assert versions(db, spec) == [(1, "a", 10, 500), (1, "b", 500, 500), (2, "z", 10, None)]
     db.load(spec, [event(1, "b", 500), event(2, "z", 10)], now=120)
     assert versions(db, spec) == [(1, "a", 10, 500), (1, "b", 500, None), (2, "z", 10, None)]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("clock", [110, 105])
+def test_a_key_that_a_faster_clock_closed_is_open_when_a_slower_clock_sees_it(db: Db, clock: int, exact: bool) -> None:
+    spec = event_history(db, handle_deletes="soft", exact_history=exact)
+    db.load(spec, [event(1, "a", 10), event(2, "z", 10)], now=100)
+    db.load(spec, [event(2, "z", 10)], now=110)
+    db.load(spec, [event(1, "a", 10), event(2, "z", 10)], now=clock)
+    assert versions(db, spec) == [(1, "a", 10, None), (2, "z", 10, None)]
+    db.load(spec, [event(1, "a", 10), event(2, "z", 10)], now=120)
+    assert versions(db, spec) == [(1, "a", 10, None), (2, "z", 10, None)]
 
 
 # ── ttl ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -450,6 +478,15 @@ def test_exact_history_switched_on_later_keeps_keys_that_were_first_closed_and_t
     assert versions(db, exact) == [(1, "a", 10, 20), (1, "b", 20, 110), (1, "b", 120, None), (2, "z", 10, None)]
 
 
+def test_exact_history_switched_on_later_knows_that_a_key_was_gone(db: Db) -> None:
+    plain = event_history(db, handle_deletes="soft")
+    exact = event_history(db, handle_deletes="soft", exact_history=True)
+    db.load(plain, [event(1, "a", 10)], now=100)
+    db.load(plain, [], now=110)
+    db.load(exact, [event(1, "a", 10)], now=120)
+    assert versions(db, exact) == [(1, "a", 10, 110), (1, "a", 120, None)]
+
+
 def test_exact_history_switched_off_for_a_while_keeps_what_came_in_meanwhile(db: Db) -> None:
     plain, exact = event_history(db), event_history(db, exact_history=True)
     db.load(exact, [event(1, "a", 10), event(1, "b", 20)], now=100)
@@ -531,11 +568,23 @@ def test_a_load_time_history_through_a_run_begins_where_the_last_version_ends(db
     assert found == [(1, "a", False), (1, "b", True), (2, "z", False), (2, "z", True)]
 
 
+def test_a_history_by_natural_key_goes_on_when_the_surrogate_key_changes(db: Db, tmp_project: Path) -> None:
+    columns = (*EVENTS, ColumnSpec("email", Text()))
+    spec = db.spec(columns, mode="scd2", event_timestamp_column="at", unique=(("email",),), compare_columns=("v",))
+    for given in ({**event(1, "a", 10), "email": "x"}, {**event(2, "b", 20), "email": "x"}):
+        db.put(spec, [given])
+        with pytest.warns(UserWarning, match="natural_key"):
+            Pipeline(spec).sync()
+    assert versions(db, spec) == [(1, "a", 10, 20), (2, "b", 20, None)]
+
+
 def test_a_history_needs_a_column_to_compare_and_cannot_delete(db: Db) -> None:
     with pytest.raises(InvalidDeclaration, match="no column to compare"):
         db.spec((EVENTS[0], EVENTS[2]), mode="scd2", event_timestamp_column="at")
     with pytest.raises(InvalidDeclaration, match="hard"):
         event_history(db, handle_deletes="hard")
+    with pytest.raises(InvalidDeclaration, match="event_at"):
+        db.spec((*SNAPSHOT, ColumnSpec("event_at", TimestampTZ())), mode="scd2", exact_history=True)
     with pytest.raises(InvalidDeclaration, match="valid_to"):
         db.spec((*SNAPSHOT, ColumnSpec("valid_to", TimestampTZ())), mode="scd2")
 

@@ -79,23 +79,22 @@ class Story:
         )
 
 
-keys = st.sampled_from([(1, "x"), (1, "y"), (2, "x")])
+keys = st.sampled_from([(1, "x"), (1, "x"), (1, "y"), (2, "x")])
 moments = st.integers(0, 8)
 
 
 @st.composite
 def row_lists(draw: st.DrawFn, *, per_event_time: bool) -> list[dict[str, Any]]:
     """A few rows. Mostly one per key (and time), sometimes not; rarely a time is missing."""
-    rows = []
-    for (a, b), v, w, at in draw(
-        st.lists(
-            st.tuples(keys, st.sampled_from([None, "", "p", "q"]), st.sampled_from([None, 1]), moments), max_size=6
-        )
-    ):
-        rows.append({"a": a, "b": b, "v": v, "w": w, "at": at})
-    if rows and draw(st.integers(0, 9)) == 0:
+    values = st.tuples(keys, st.sampled_from([None, "", "p", "q"]), st.sampled_from([None, 1]), moments)
+    size = draw(st.sampled_from([0, 1, 1, 2, 2, 3, 4, 6]))
+    rows: list[dict[str, Any]] = [
+        {"a": a, "b": b, "v": v, "w": w, "at": at}
+        for (a, b), v, w, at in draw(st.lists(values, min_size=size, max_size=size))
+    ]
+    if rows and draw(st.integers(0, 14)) == 14:
         rows[0]["at"] = None
-    if draw(st.integers(0, 9)) > 0:
+    if draw(st.integers(0, 14)) < 14:
         rows = list({(r["a"], r["b"], r["at"] if per_event_time else 0): r for r in rows}.values())
     return rows
 
@@ -106,19 +105,19 @@ def stories(draw: st.DrawFn) -> Story:
     event_time = draw(st.sampled_from(["at", "at", None]))
     batches: list[Batch] = []
     now = draw(st.integers(2, 9))
-    for _ in range(draw(st.integers(1, 5))):
-        if batches and draw(st.integers(0, 3)) == 0:
+    for _ in range(draw(st.integers(2, 6))):
+        if batches and draw(st.integers(0, 3)) == 3:
             rows = draw(st.sampled_from(batches))[1]
         else:
             rows = draw(row_lists(per_event_time=event_time is not None))
         batches.append((now, rows))
-        now += draw(st.integers(1, 3))
+        now += draw(st.sampled_from([1, 1, 2, 3, 0, -1]))  # clocks of two machines differ
     return Story(
         event_time=event_time,
         compare_columns=draw(st.sampled_from([None, ("v",), ("v", "w")])),
         soft_deletes=draw(st.booleans()),
         ttl=draw(st.sampled_from([None, None, 2, 4])),
-        refuse_late=event_time is not None and draw(st.integers(0, 4)) == 0,
+        refuse_late=event_time is not None and draw(st.integers(0, 4)) == 4,
         exact=draw(st.booleans()),
         batches=tuple(batches),
     )
@@ -188,13 +187,13 @@ def memory_of(model: ExactHistoryModel) -> dict[Any, Any]:
     return {(*key, when): word for key, told in model.memory.items() for when, word in told.items()}
 
 
-@prove(600)
+@prove(400)
 @given(story=stories())
 def test_histories_on_sqlite_are_those_of_the_model_after_every_batch(sqlite_db: Db, story: Story) -> None:
     run(sqlite_db, story)
 
 
-@prove(40)
+@prove(30)
 @given(story=stories())
 def test_histories_on_postgres_are_those_of_the_model_after_every_batch(postgres_db: Db, story: Story) -> None:
     run(postgres_db, story)
@@ -219,7 +218,7 @@ def truths(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[list[dict[str, A
     return rows, list(draw(st.permutations(batches + again)))
 
 
-@prove(250)
+@prove(150)
 @given(truth=truths())
 def test_exact_history_is_the_same_whatever_the_order_of_arrival(sqlite_db: Db, truth: Any) -> None:
     rows, batches = truth
@@ -239,7 +238,7 @@ def test_exact_history_is_the_same_whatever_the_order_of_arrival(sqlite_db: Db, 
     assert [{name: row[name] for name in names} for row in without_hash(sqlite_db.stored(spec))] == wanted
 
 
-@prove(150)
+@prove(80)
 @given(truth=truths())
 def test_history_without_memory_is_exact_when_events_arrive_in_order_of_time(sqlite_db: Db, truth: Any) -> None:
     rows, _ = truth

@@ -23,9 +23,8 @@ from ematix_flow.spark import expressions
 
 def one(spark: SparkSession, value: Any, kind: str, *markers: n.Normalizer) -> Any:
     frame = spark.createDataFrame([(value, 7)], f"v {kind}, other int")
-    return frame.select(expressions.compile_column(markers, F.col("v"), frame.schema["v"].dataType, name="v")).first()[
-        0
-    ]
+    compiled = expressions.compile_column(markers, F.col("v"), frame.schema["v"].dataType, name="amount")
+    return frame.select(compiled).collect()[0][0]
 
 
 def test_col_in_the_users_sql_is_the_value_so_far(spark: SparkSession) -> None:

@@ -18,7 +18,7 @@ from ematix_flow.contracts.plans import AppliedRun, OpenedRun, SettleReport
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.columns import BigInt, ColumnType, String, Text, TimestampTZ
 from ematix_flow.declare.redaction import scrub
-from ematix_flow.errors import WriteConflict
+from ematix_flow.errors import InvalidIdentifier, WriteConflict
 
 _NAME = String(255)  # a key column: MySQL cannot index text of unbounded length
 _TABLES: dict[str, tuple[tuple[str, ColumnType], ...]] = {
@@ -127,6 +127,12 @@ class Books:
         now: datetime,
     ) -> OpenedRun:
         """Open a run in the ledger and in the history; an interrupted one is taken up again under its own name."""
+        for what, name in (("pipeline", pipeline), ("logical run", logical_run)):
+            if name is not None and len(name) > _NAME.length:
+                raise InvalidIdentifier(
+                    f"The {what} '{name}' has a name of {len(name)} characters; at most {_NAME.length} are kept.",
+                    fix="choose a shorter name",
+                )
         row = db.execute(
             f"SELECT generation, open_logical_run, open_run_id FROM {self.table('ledger')} "
             f"WHERE pipeline_name = {self._text(pipeline)}"
@@ -275,7 +281,7 @@ class Books:
             self._update(
                 db,
                 "run_history",
-                {"status": "failed", "finished_at": now, "error_message": scrub(error)},
+                {"status": "failed", "finished_at": now, "error_message": _keepable(error)},
                 f"run_id = {self._text(run.run_id)}",
             )
         elif run.applied is not None:
@@ -316,7 +322,7 @@ class Books:
                 "started_at": started,
                 "finished_at": now,
                 "status": "transform_failed" if error else "transform_success",
-                "error_message": scrub(error) if error else None,
+                "error_message": _keepable(error) if error else None,
                 "parent_run_id": run.run_id,
                 "step_name": step,
                 "metrics_json": None if metrics is None else json.dumps(metrics, default=str),
@@ -338,3 +344,8 @@ class Books:
 
     def _text(self, value: str) -> str:
         return self.dialect.literal(value, Text())
+
+
+def _keepable(error: str) -> str:
+    """An error as it may be stored: without secrets, and without the one character that databases refuse in text."""
+    return scrub(error).replace("\x00", "\\x00")

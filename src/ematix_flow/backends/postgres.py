@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ematix_flow.backends import postgres_arrow, postgres_ranges
 from ematix_flow.backends.books import Db
 from ematix_flow.backends.locks import digest
 from ematix_flow.backends.postgres_dialect import PostgresDialect, refused_column
-from ematix_flow.backends.sql import SqlBackend, failed_statement
+from ematix_flow.backends.sql import SqlBackend, failed_statement, not_a_table
 from ematix_flow.contracts.backend import Capabilities
 from ematix_flow.contracts.dialect import LANDED, Dialect
 from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun, Reading, SourceQuery
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _STAGING = "stg_"
 _ATTEMPT = "__flow_attempt"
+_BOOKS_LOCK = "SELECT pg_advisory_xact_lock(hashtext('ematix_flow books'))"
 
 
 class PostgresBackend(SqlBackend):
@@ -129,6 +130,8 @@ class PostgresBackend(SqlBackend):
         ).fetchone()
         if oid is None:
             return None
+        if oid[1] in ("v", "m", b"v", b"m"):
+            raise not_a_table(table)  # PostgreSQL would pass rows on to the table behind a simple view
         columns = db.execute(
             "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR a.attidentity <> '' "
             f"FROM pg_attribute a WHERE a.attrelid = {oid[0]} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
@@ -155,7 +158,7 @@ class PostgresBackend(SqlBackend):
     def ensure_books(self) -> None:
         with self.transaction() as db:
             # Two first runs at once would both create the schema; the lock lasts until the transaction ends.
-            db.execute("SELECT pg_advisory_xact_lock(hashtext('ematix_flow books'))")
+            db.execute(_BOOKS_LOCK)
             if self.shape(db, self.dialect.bookkeeping("run_history")) is None:
                 for statement in self.books.create_statements():
                     db.execute(statement)
@@ -188,9 +191,16 @@ class PostgresBackend(SqlBackend):
         name = _staging_name(run)
         parts = [f"{self.dialect.quote(c.name)} {self._transport_type(c.type)}" for c in plan.columns]
         table = self.dialect.table(TableRef(schema, name))
-        with self.session() as db:
+        with self.transaction() as db:
+            db.execute(_BOOKS_LOCK)
+            db.execute(f"CREATE SCHEMA IF NOT EXISTS {self.dialect.quote(schema)}")  # a dry run may be the first of all
             db.execute(f"CREATE UNLOGGED TABLE {table} ({', '.join(parts)}, {self.dialect.quote(_ATTEMPT)} bigint)")
-        attempts, rows, mark = postgres_arrow.copy_frame(frame, self.url, schema, name, _ATTEMPT, plan.watermark)
+        try:
+            attempts, rows, mark = postgres_arrow.copy_frame(frame, self.url, schema, name, _ATTEMPT, plan.watermark)
+        except BaseException:
+            with suppress(FlowError):  # the first error is the one to show; what is left goes with a later run
+                self._drop_staging(table)
+            raise
         with self.session() as db:
             if rows and (plan.target.is_merge or plan.target.is_versioned):
                 db.execute(f"ANALYZE {table}")
@@ -222,8 +232,23 @@ class PostgresBackend(SqlBackend):
             )
 
     def discard(self, landed: Landed) -> None:
-        with self.session() as db:
-            db.execute(f"DROP TABLE IF EXISTS {landed.handle[0]}")
+        self._drop_staging(landed.handle[0])
+
+    def _drop_staging(self, table: str) -> None:
+        """Remove a staging table, and its schema when that holds nothing else: then only a dry run has been here."""
+        schema = self.dialect.bookkeeping_schema or ""
+        in_use = (
+            "SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            f"WHERE n.nspname = {self.dialect.literal(schema, Text())})"
+        )
+        with self.transaction() as db:
+            # A task of a failed job may still hold the table for a moment; a later run then removes it.
+            db.execute("SET LOCAL lock_timeout = '10s'")
+            db.execute(f"DROP TABLE IF EXISTS {table}")
+            if not db.execute(in_use).fetchone()[0]:
+                db.execute(_BOOKS_LOCK)
+                if not db.execute(in_use).fetchone()[0]:
+                    db.execute(f"DROP SCHEMA IF EXISTS {self.dialect.quote(schema)}")
 
     # ── one living run per pipeline ──────────────────────────────────────────────────────────────────────────────────
 

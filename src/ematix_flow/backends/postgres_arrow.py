@@ -115,6 +115,7 @@ def copy_frame(
     _require_adbc()
     column = watermark.column if watermark else None
     kind = watermark.type if watermark else None
+    names = list(data.columns)
 
     def copy_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -122,7 +123,8 @@ def copy_frame(
 
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context else 0
-        rows, mark = copy_batches(batches, url, schema, table, attempt_column, attempt, column)
+        named = (pa.RecordBatch.from_arrays(batch.columns, names=names) for batch in batches)
+        rows, mark = copy_batches(named, url, schema, table, attempt_column, attempt, column)
         reached("task-copied", attempt=context.attemptNumber() if context else 0)
         if rows:
             text = None if mark is None else mark_text(mark, kind)
@@ -131,7 +133,9 @@ def copy_frame(
                 schema=pa.schema([("attempt", pa.int64()), ("rows", pa.int64()), ("mark", pa.string())]),
             )
 
-    manifest = data.mapInArrow(copy_partition, "attempt bigint, rows bigint, mark string").collect()
+    # Spark looks the columns up by unquoted name on the way to Python, which a backtick in a name would break.
+    numbered = data.toDF(*(f"c{place}" for place in range(len(names))))
+    manifest = numbered.mapInArrow(copy_partition, "attempt bigint, rows bigint, mark string").collect()
     marks = [row["mark"] for row in manifest if row["mark"] is not None]
     highest = max(marks, key=lambda text: _comparable(text, kind)) if marks else None
     return [row["attempt"] for row in manifest], sum(row["rows"] for row in manifest), highest

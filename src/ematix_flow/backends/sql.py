@@ -25,9 +25,11 @@ from ematix_flow.errors import (
     DuplicateKeys,
     EmptySource,
     FlowError,
+    IncompatibleSchema,
     LateArrival,
     StatementFailed,
     UnfitValue,
+    counted,
     listed,
 )
 
@@ -260,40 +262,35 @@ def unchanged_rows(plan: BatchPlan, report: SettleReport) -> int:
 def unmet(check: Check, number: int, plan: BatchPlan) -> FlowError:
     """The error for a check that found something. Columns are named, values never."""
     columns = listed(check.columns)
-    rows = "1 row" if number == 1 else f"{number} rows"
-    keys = "1 key" if number == 1 else f"{number} keys"
-    where = f"pipeline '{plan.pipeline}', target {plan.table}"
+    rows, keys = counted(number, "row"), counted(number, "key")
+    table = plan.table
     makers: dict[str, Callable[[], FlowError]] = {
         "null": lambda: UnfitValue(
-            f"Column {columns} is declared NOT NULL and {rows} of the source have no value for it.",
-            where=where,
+            f"Column {columns} of {table} is NOT NULL, and the source has no value for it in {rows}.",
             fix=f"declare it nullable ({check.columns[0]}: T | None), fill it with default(...), or mend the source",
         ),
         "too_long": lambda: UnfitValue(
-            f"Column {columns} holds at most {check.limit} characters and {rows} of the source are longer.",
-            where=where,
+            f"Column {columns} of {table} holds at most {check.limit} characters; longer in {rows} of the source.",
             fix=f"declare a longer String[n] or Text, or shorten with truncate({check.limit})",
         ),
         "null_key": lambda: UnfitValue(
-            f"Key {columns} is NULL in {rows} of the source.", where=where, fix="filter them out, or choose other keys"
+            f"Key {columns} of {table} is NULL in {rows} of the source.", fix="filter them out, or choose other keys"
         ),
         "null_event_time": lambda: UnfitValue(
-            f"Event time {columns} is NULL in {rows} that changed.", where=where, fix="fill it in the source SQL"
+            f"Event time {columns} of {table} is NULL in {counted(number, 'changed row')}.",
+            fix="fill it in the source SQL",
         ),
         "duplicate_keys": lambda: DuplicateKeys(
-            f"The source holds {keys} more than once; the key is {columns}.",
-            where=where,
+            f"The source of {table} holds {keys} more than once; the key is {columns}.",
             fix="choose one row per key with transforms_pre=[deduplicate_by(..., order_by=...)], "
             "or, for scd2, declare the order with event_timestamp_column=",
         ),
         "duplicate_events": lambda: DuplicateKeys(
-            f"The source holds {keys} with different content for the same time; key and time are {columns}.",
-            where=where,
+            f"The source of {table} holds {keys} with different content for the same time; key and time are {columns}.",
             fix="choose one row with transforms_pre=[deduplicate_by(..., order_by=...)]",
         ),
         "late": lambda: LateArrival(
-            f"late_arrivals='error': {rows} of the source are not newer than what is stored; the time is {columns}.",
-            where=where,
+            f"late_arrivals='error': {rows} for {table} not newer than what is stored; the time is {columns}.",
             fix="leave late_arrivals at its default to splice them in",
         ),
     }
@@ -305,4 +302,11 @@ def failed_statement(message: str, hint: str | None = None) -> StatementFailed:
     return StatementFailed(
         f"The database refused a statement: {message.strip().splitlines()[0]}",
         fix=hint or "look at the names and the SQL that the pipeline gives; `flow preview` shows every statement",
+    )
+
+
+def not_a_table(table: TableRef) -> IncompatibleSchema:
+    """The target's name belongs to a view."""
+    return IncompatibleSchema(
+        f"{table} is a view, and rows are loaded into tables.", fix="give the target another name"
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ematix_flow.backends import spool
 from ematix_flow.backends.books import Db
 from ematix_flow.backends.locks import FileLock, digest
-from ematix_flow.backends.sql import SqlBackend, failed_statement
+from ematix_flow.backends.sql import SqlBackend, failed_statement, not_a_table
 from ematix_flow.contracts.backend import Capabilities
 from ematix_flow.contracts.dialect import LANDED, Dialect
 from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun, Reading, SourceQuery
@@ -176,7 +176,10 @@ class SqliteDialect(Dialect):
             first, second = str(declared.precision), str(declared.scale)
         # The length of a String is checked over all landed rows at once, with a better message.
         kind = "text" if isinstance(declared, String) else declared.kind
-        return f"ematix_fit({expression}, '{kind}', {first}, {second}, {self._quoted(column)})"
+        if isinstance(source, Float | Double) and kind == "text":
+            return None  # the text of a floating-point number is Spark's to write
+        given = "NULL" if source is None else f"'{source.kind}'"
+        return f"ematix_fit({expression}, '{kind}', {first}, {second}, {self._quoted(column)}, {given})"
 
     def create_schema(self, schema: str) -> str | None:
         return None
@@ -314,6 +317,8 @@ class SqliteBackend(SqlBackend):
         found = db.execute(f'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info({name})').fetchall()
         if not found:
             return None
+        if db.execute(f"SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = {name}").fetchone():
+            raise not_a_table(table)
         columns = tuple(
             ColumnShape(column, self.dialect.from_native(native), native, not (not_null or pk), default is not None)
             for column, native, not_null, default, pk in found
@@ -356,8 +361,12 @@ class SqliteBackend(SqlBackend):
     def stage(self, frame: DataFrame, plan: BatchPlan, run: OpenedRun) -> Landed:
         place = self._staging_place(run)
         os.makedirs(self._spool_root(), exist_ok=True)
-        frame.write.parquet(place)
-        return spool.landed(place, plan)
+        try:
+            frame.write.parquet(place)
+            return spool.landed(place, plan)
+        except BaseException:
+            spool.remove(place)
+            raise
 
     def attach(self, db: Db, plan: BatchPlan, landed: Landed) -> None:
         names = [column.name for column in plan.columns]

@@ -23,7 +23,8 @@ from ematix_flow.contracts.plans import (
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.connection import Connection
-from ematix_flow.declare.target import Mode
+from ematix_flow.declare.target import Mode, TargetSpec
+from ematix_flow.errors import InvalidPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +66,20 @@ class Backend(ABC):
     @abstractmethod
     def table_ref(self, schema: str, name: str) -> TableRef:
         """Where a declared table lives here; refuses schemas the system cannot have."""
+
+    def target_ref(self, target: TargetSpec) -> TableRef:
+        """Where a target's rows go; its table, unless the target's options name another place."""
+        return self.table_ref(target.table.schema, target.table.name)
+
+    def check_target(self, target: TargetSpec) -> None:
+        """Refuse options that mean nothing here, before anything runs."""
+        given = target.files.given()
+        if given:
+            raise InvalidPlan(
+                f"{next(iter(given))}= is an option for files, and {target.table} goes to "
+                f"'{self.connection.name}' ({self.connection.kind}).",
+                fix="leave it out",
+            )
 
     @abstractmethod
     def describe(self, table: TableRef) -> TableShape | None:

@@ -112,8 +112,9 @@ class SourceQuery:
 class Reading:
     """The source's share of the work: what it computes itself, and what is left for Spark to do with its rows.
 
-    `query` is what the source runs, and `source_types` the types it says its columns have. The columns in `columns` whose normalizers are still to be applied carry them in
-    `pending`; `steps` are the row steps left; `watermark_filter` is set when the mark must be applied after them.
+    `query` is what the source runs, and `source_types` the types it says its columns have. The columns in `columns`
+    whose normalizers are still to be applied carry them in `pending`; `steps` are the row steps left;
+    `watermark_filter` is set when the mark must be applied after them.
     """
 
     query: SourceQuery

@@ -15,7 +15,7 @@ from ematix_flow.declare.schedule import RetryPolicy, check_schedule, retry_poli
 from ematix_flow.declare.steps import RowStep
 from ematix_flow.declare.table import table_spec
 from ematix_flow.declare.target import ConnectionRef, Target, TargetSpec, check_target
-from ematix_flow.errors import InvalidDeclaration, WrongDeclarationType, closest, listed
+from ematix_flow.errors import InvalidDeclaration, UnsupportedBackend, WrongDeclarationType, closest, listed
 
 Engine = Literal["auto", "pushdown", "spark", "native"]
 OnDrift = Literal["evolve", "warn", "error"]
@@ -229,6 +229,12 @@ def build_spec(function: Callable[..., Any], where: SourceLocation, options: Map
     if given["on_drift"] not in ("evolve", "warn", "error"):
         raise InvalidDeclaration(f"on_drift must be 'evolve', 'warn' or 'error', not {given['on_drift']!r}.")
     check_schedule(name, given["schedule"], given["timezone"])
+    if given["expectations"] is not None or given["freshness_column"] is not None:
+        # A gate that is accepted and never closes would be worse than none.
+        raise UnsupportedBackend(
+            f"Pipeline '{name}': expectations= and freshness_column= are not part of this version.",
+            fix="check the data in a transforms_post step",
+        )
     return PipelineSpec(
         name=name,
         function=function,

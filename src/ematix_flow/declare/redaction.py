@@ -140,7 +140,7 @@ def _blank_parameters(url: str, blank: str) -> str:
 
 def _blank_assignment(found: re.Match[str]) -> str:
     value = found["value"]
-    if value.startswith(("<", "${", "***")):
+    if value.startswith(("<", "${", "***", "…")):
         return found.group()  # already blanked, or a reference that is not the secret itself
     return f"{found['name']}{found['sign']}{REDACTED}"
 

@@ -19,6 +19,7 @@ ConnectionRef = str | Connection
 
 VERSION_COLUMNS = ("valid_from", "valid_to", "is_current", "row_hash")
 STAMP_COLUMNS = ("_loaded_at", "_batch_id")
+EVENT_COLUMNS = ("event_at", "is_closing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +197,12 @@ def check_target(spec: TargetSpec) -> TargetSpec:
         for name in VERSION_COLUMNS:
             if name in table.column_names:
                 raise InvalidDeclaration(f"{table} declares '{name}', which mode='scd2' adds itself.", fix="remove it")
+        for name in EVENT_COLUMNS if spec.exact_history else ():
+            if name in table.column_names:
+                raise InvalidDeclaration(
+                    f"{table} declares '{name}', which the companion table of exact_history= adds itself.",
+                    fix="rename it; column_map= gives it its name in the source",
+                )
         if not spec.resolved_compare_columns()[0]:
             raise InvalidDeclaration(
                 f"mode='scd2' on {table} has no column to compare.",

@@ -211,7 +211,7 @@ class _Projection:
         """The column with some of its markers applied by the source."""
         if not markers:
             return self.raw(column)
-        return compile_column(self.dialect.name, tuple(markers), self.raw(column))  # type: ignore[arg-type]
+        return compile_column(self.dialect.name, tuple(markers), self.raw(column), name=column.name)  # type: ignore[arg-type]
 
 
 def _pushed_down(

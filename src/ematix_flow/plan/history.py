@@ -22,11 +22,17 @@ from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.columns import Boolean, TimestampTZ
 from ematix_flow.plan.strategies import Load
 
-# Names inside one statement; declared columns never begin so.
-_AT = '"__flow_at"'
-_RANK = '"__flow_rank"'
-_CLOSING = '"__flow_closing"'
-_LATEST = '"__flow_latest"'
+# Names inside one statement: columns, then relations. A table may be called `events` and have a column `place`; no
+# declared name begins like these. Every database takes them without quotes.
+_AT = "__flow_at"
+_RANK = "__flow_rank"
+_CLOSING = "__flow_closing"
+_PLACE = "__flow_place"
+_BEFORE_AT = "__flow_before_at"
+_BEFORE_CLOSING = "__flow_before_closing"
+_ENDS = "__flow_ends"
+_EVENTS, _RANKED, _LAGGED, _KEPT = "__flow_events", "__flow_ranked", "__flow_lagged", "__flow_kept"
+_RETURNED, _COMPLETE, _ENDED = "__flow_returned", "__flow_complete", "__flow_ended"
 
 
 def events_table(table: TableRef) -> TableRef:
@@ -66,7 +72,8 @@ def event_checks(load: Load) -> tuple[Check, ...]:
             Check(
                 "late",
                 f"SELECT count(*) FROM {landed} AS s WHERE NOT EXISTS ({covered}) AND EXISTS "
-                f"(SELECT 1 FROM {table} AS t WHERE {words.match('t', 's')} AND t.{words.valid_from} >= {words.at('s')})",
+                f"(SELECT 1 FROM {table} AS t WHERE {words.match('t', 's')} "
+                f"AND t.{words.valid_from} >= {words.at('s')})",
                 (column,),
             )
         )
@@ -178,32 +185,32 @@ def _resolved(words: _Words) -> str:
         for index, name in enumerate(words.compared)
     )
     kept = (
-        f"SELECT {names}, {_AT}, {_RANK}, {_CLOSING} FROM lagged WHERE "
-        f"({_CLOSING} = 1 AND before_closing = 0) OR "
-        f"({_CLOSING} = 0 AND (before_at IS NULL OR before_closing = 1 OR {changed}))"
+        f"SELECT {names}, {_AT}, {_RANK}, {_CLOSING} FROM {_LAGGED} WHERE "
+        f"({_CLOSING} = 1 AND {_BEFORE_CLOSING} = 0) OR "
+        f"({_CLOSING} = 0 AND ({_BEFORE_AT} IS NULL OR {_BEFORE_CLOSING} = 1 OR {changed}))"
     )
     parts = [
-        f"events AS ({incoming} UNION ALL {known})",
-        f"ranked AS (SELECT {names}, {_AT}, {_RANK}, {_CLOSING}, row_number() OVER "
-        f"(PARTITION BY {keys}, {_AT} ORDER BY {_RANK}) AS place FROM events)",
-        f"lagged AS (SELECT {names}, {_AT}, {_RANK}, {_CLOSING}, lag({_AT}) OVER w AS before_at, "
-        f"lag({_CLOSING}) OVER w AS before_closing, {lagged} FROM ranked WHERE place = 1 "
+        f"{_EVENTS} AS ({incoming} UNION ALL {known})",
+        f"{_RANKED} AS (SELECT {names}, {_AT}, {_RANK}, {_CLOSING}, row_number() OVER "
+        f"(PARTITION BY {keys}, {_AT} ORDER BY {_RANK}) AS {_PLACE} FROM {_EVENTS})",
+        f"{_LAGGED} AS (SELECT {names}, {_AT}, {_RANK}, {_CLOSING}, lag({_AT}) OVER w AS {_BEFORE_AT}, "
+        f"lag({_CLOSING}) OVER w AS {_BEFORE_CLOSING}, {lagged} FROM {_RANKED} WHERE {_PLACE} = 1 "
         f"WINDOW w AS (PARTITION BY {keys} ORDER BY {_AT}))",
-        f"kept AS ({kept})",
+        f"{_KEPT} AS ({kept})",
     ]
-    last = "kept"
+    last = _KEPT
     if words.target.handle_deletes == "soft" and words.target.event_timestamp_column:
-        parts += [f"returned AS ({_returned(words)})"]
+        parts += [f"{_RETURNED} AS ({_returned(words)})"]
         columns = f"{names}, {_AT}, {_RANK}, {_CLOSING}"
-        parts += [f"complete AS (SELECT {columns} FROM kept UNION ALL SELECT {columns} FROM returned)"]
-        last = "complete"
+        parts += [f"{_COMPLETE} AS (SELECT {columns} FROM {_KEPT} UNION ALL SELECT {columns} FROM {_RETURNED})"]
+        last = _COMPLETE
     parts.append(
-        f"ended AS (SELECT {names}, {_AT}, {_RANK}, {_CLOSING}, "
-        f"lead({_AT}) OVER (PARTITION BY {keys} ORDER BY {_AT}) AS ends FROM {last})"
+        f"{_ENDED} AS (SELECT {names}, {_AT}, {_RANK}, {_CLOSING}, "
+        f"lead({_AT}) OVER (PARTITION BY {keys} ORDER BY {_AT}) AS {_ENDS} FROM {last})"
     )
     return (
-        f"WITH {', '.join(parts)} SELECT {names}, {_AT} AS {words.valid_from}, ends AS {words.valid_to}, {_RANK} "
-        f"FROM ended WHERE {_CLOSING} = 0"
+        f"WITH {', '.join(parts)} SELECT {names}, {_AT} AS {words.valid_from}, {_ENDS} AS {words.valid_to}, {_RANK} "
+        f"FROM {_ENDED} WHERE {_CLOSING} = 0"
     )
 
 
@@ -213,15 +220,16 @@ def _returned(words: _Words) -> str:
     keys = words.dialect.columns(words.key_names)
     latest = (
         f"SELECT {words.all_columns('s')}, row_number() OVER (PARTITION BY {words.keys('s')} "
-        f"ORDER BY {words.at('s')} DESC) AS {_LATEST} FROM {words.load.landed_sql} AS s"
+        f"ORDER BY {words.at('s')} DESC) AS {_PLACE} FROM {words.load.landed_sql} AS s"
     )
     closed = (
         f"SELECT {words.keys('k')} FROM (SELECT {keys}, {_CLOSING}, row_number() OVER "
-        f"(PARTITION BY {keys} ORDER BY {_AT} DESC) AS place FROM kept) AS k WHERE k.place = 1 AND k.{_CLOSING} = 1"
+        f"(PARTITION BY {keys} ORDER BY {_AT} DESC) AS {_PLACE} FROM {_KEPT}) AS k "
+        f"WHERE k.{_PLACE} = 1 AND k.{_CLOSING} = 1"
     )
     return (
         f"SELECT {names}, {words.load.now_sql} AS {_AT}, 0 AS {_RANK}, 0 AS {_CLOSING} FROM ({latest}) AS s "
-        f"WHERE {_LATEST} = 1 AND EXISTS (SELECT 1 FROM ({closed}) AS c WHERE {words.match('c', 's')})"
+        f"WHERE {_PLACE} = 1 AND EXISTS (SELECT 1 FROM ({closed}) AS c WHERE {words.match('c', 's')})"
     )
 
 
@@ -332,10 +340,20 @@ def _close(words: _Words, condition: str, end: str, why: str) -> list[Statement]
 
 
 def _is_closing(words: _Words, alias: str) -> str:
-    return (
+    """True of a stored version whose end is the end of its key; asked only of keys that landed."""
+    closing = (
         f"{alias}.{words.valid_to} IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {words.load.table_sql} AS n "
         f"WHERE {words.match('n', alias)} AND n.{words.valid_from} = {alias}.{words.valid_to})"
     )
+    if not _is_snapshot(words):
+        return closing
+    # The key is there now: that it was gone now or later was said by a clock ahead of this one.
+    return f"{closing} AND {alias}.{words.valid_to} < {words.load.now_sql}"
+
+
+def _is_snapshot(words: _Words) -> bool:
+    """Whether a landed row says that its key is there at the moment of the load."""
+    return words.target.event_timestamp_column is None or words.target.handle_deletes == "soft"
 
 
 def _remember_events(words: _Words) -> list[Statement]:
@@ -353,10 +371,16 @@ def _remember_events(words: _Words) -> list[Statement]:
     everything = tuple(n for n in load.names if n not in words.key_names)
     distinct_rows = (
         f"SELECT {words.all_columns('s')}, {words.at('s')} AS {_AT}, row_number() OVER "
-        f"(PARTITION BY {words.keys('s')}, {words.at('s')} ORDER BY {words.keys('s')}) AS place "
+        f"(PARTITION BY {words.keys('s')}, {words.at('s')} ORDER BY {words.keys('s')}) AS {_PLACE} "
         f"FROM {load.landed_sql} AS s WHERE {words.at('s')} IS NOT NULL"
     )
+    taken_back = Statement(
+        f"DELETE FROM {words.events} AS t WHERE t.{words.is_closing} = {words.true} "
+        f"AND t.{words.event_at} >= {load.now_sql} AND {touched}",
+        why="take back closings that a clock ahead of this one made",
+    )
     return [
+        *([taken_back] if _is_snapshot(words) else []),
         Statement(
             f"INSERT INTO {words.events} ({into}) "
             f"SELECT {words.all_columns('t')}, t.{words.valid_from}, {words.false}{stamp_tail} "
@@ -389,7 +413,7 @@ def _remember_events(words: _Words) -> list[Statement]:
         Statement(
             f"INSERT INTO {words.events} ({into}) SELECT "
             + ", ".join([*(f"s.{quote(n)}" for n in load.names), f"s.{_AT}", words.false])
-            + f"{stamp_tail} FROM ({distinct_rows}) AS s WHERE s.place = 1 AND NOT EXISTS "
+            + f"{stamp_tail} FROM ({distinct_rows}) AS s WHERE s.{_PLACE} = 1 AND NOT EXISTS "
             f"(SELECT 1 FROM {words.events} AS t WHERE {words.match('t', 's')} AND t.{words.event_at} = s.{_AT})",
             why="remember new events",
         ),

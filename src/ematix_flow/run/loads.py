@@ -24,7 +24,7 @@ from ematix_flow.contracts.plans import (
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import FlowError, MissingDriver, UnsupportedBackend
+from ematix_flow.errors import FlowError, MissingDriver, UnsupportedBackend, counted
 from ematix_flow.plan.batch import SourceSide, plan_load
 from ematix_flow.run.places import Places
 
@@ -82,7 +82,7 @@ def load_target(
     reached("opened")
     try:
         if run.applied is not None:
-            observer.step("plan", "succeeded", f"logical run {run.logical_run[:8]} is already in the target")
+            observer.step("plan", "succeeded", f"logical run {run.logical_run} is already in the target")
             return _replayed(target, run), run
         stamp = Stamp(run.run_id, now())
         source = places.source_side(query, target)
@@ -150,7 +150,7 @@ def result_of(plan: BatchPlan, run: OpenedRun, report: SettleReport) -> RunResul
         rows_unchanged=unchanged if merged else None,
         rows_closed=report.closed if versioned else None,
         rows_deleted=report.deleted if plan.target.handle_deletes == "hard" else None,
-        watermark=report.watermark if plan.watermark else None,
+        watermark=(report.watermark or plan.watermark.last_value) if plan.watermark else None,
         replayed=True if report.replayed else None,
     )
 
@@ -165,11 +165,11 @@ def report_words(report: SettleReport, plan: BatchPlan) -> str:
     if report.replayed:
         return "already applied"
     if not (plan.target.is_merge or plan.target.is_versioned):
-        return f"{report.inserted:,} rows"
+        return counted(report.inserted, "row")
     same = max(report.rows - report.inserted - report.updated, 0)
     words = [f"{report.inserted:,} new", f"{report.updated:,} changed", f"{same:,} same"]
     if plan.target.is_versioned:
-        words = [f"{report.inserted:,} versions", f"{report.closed:,} closed", f"{report.updated:,} corrected"]
+        words = [counted(report.inserted, "version"), f"{report.closed:,} closed", f"{report.updated:,} corrected"]
     if report.deleted:
         words.append(f"{report.deleted:,} deleted")
     return " · ".join(words)
@@ -179,11 +179,11 @@ def _plan_words(plan: BatchPlan) -> str:
     change = {
         "create": "creates the table",
         "match": "no schema change",
-        "evolve": f"{len(plan.ddl.statements)} schema changes",
+        "evolve": counted(len(plan.ddl.statements), "schema change"),
         "warn": "schema drift: " + "; ".join(plan.ddl.differences),
     }[plan.ddl.action]
     since = f", since {plan.watermark.last_value}" if plan.watermark and plan.watermark.last_value else ""
-    return f"{len(plan.statements)} statements, {change}{since}"
+    return f"{counted(len(plan.statements), 'statement')}, {change}{since}"
 
 
 def _replayed(target: TargetSpec, run: OpenedRun) -> RunResult:

@@ -65,6 +65,7 @@ def opened(spec: PipelineSpec, target: TargetSpec) -> Iterator[Places]:
     source_ref = spec.source_of(target)
     source_connection = resolve(source_ref, where=where)
     sink = open_backend(target_connection.connection)
+    sink.check_target(target)
     same = source_connection.connection.identity() == target_connection.connection.identity()
     source = sink if same and type(source_connection.connection) is type(target_connection.connection) else None
     source = source or open_backend(source_connection.connection)
@@ -75,7 +76,7 @@ def opened(spec: PipelineSpec, target: TargetSpec) -> Iterator[Places]:
             source=source,
             target_connection=target_connection,
             target=sink,
-            table=sink.table_ref(target.table.schema, target.table.name),
+            table=sink.target_ref(target),
         )
     finally:
         for backend in {id(source): source, id(sink): sink}.values():

@@ -27,6 +27,8 @@ from ematix_flow.declare.pipeline import (
 from ematix_flow.declare.transform import TransformSpec
 from ematix_flow.errors import FlowError, StepFailed, UnknownName, closest, listed
 from ematix_flow.run.loads import now
+from ematix_flow.run.recorder import RunRecorder
+from ematix_flow.run.runlogs.open import current_run_log
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,16 @@ def run_transform(name: str) -> RunResult:
         raise UnknownName(f"No transform is named '{name}'.", fix=closest(name, known) or f"known: {listed(known)}")
     spec = found.thing
     assert isinstance(spec, TransformSpec)
-    metrics = _run_declared(spec, None, None)
-    return RunResult(status="transform_success", metrics=metrics, run_id=str(uuid4()))
+    recorder = RunRecorder(current_run_log(), name, run_id := str(uuid4()))
+    recorder.start()
+    try:
+        metrics = _run_declared(spec, None, None)
+    except BaseException as exc:
+        recorder.finish("failed", error=exc)
+        raise
+    result = RunResult(status="transform_success", metrics=metrics, run_id=run_id)
+    recorder.finish("succeeded", result=result)
+    return result
 
 
 def _run_step(step: PostStep, resolved: ResolvedConnection, parent: ParentRun) -> Any:

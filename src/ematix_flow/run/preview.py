@@ -188,7 +188,7 @@ def _shown(plan: BatchPlan, target: TargetSpec, resolved: ResolvedConnection) ->
         schema_qualified_name=str(target.table),
         mode=target.mode,
         path=plan.route.path,
-        path_reason=f"{plan.route.engine}: {plan.route.reason}",
+        path_reason=plan.route.reason,
         augmented_columns=tuple(
             {**column.to_dict(), "primary_key": column.name in primary_key} for column in physical_columns(target)
         ),

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ematix_flow.config.project import project_settings
 from ematix_flow.contracts.backend import KeepsBooks
 from ematix_flow.contracts.plans import OpenedRun, RunResult, SourceQuery
 from ematix_flow.contracts.runtime import RunObserver, SilentObserver, StepStatus
-from ematix_flow.declare.pipeline import PipelineSpec
+from ematix_flow.declare.pipeline import PipelineSpec, checked_engine
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import FlowError, UnsupportedBackend
@@ -39,6 +40,7 @@ def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer
     Raises:
         FlowError: the load was refused or failed. The target is as it was.
     """
+    spec = in_this_project(spec)
     run_id = new_run_id()
     recorder = RunRecorder(current_run_log(), spec.name, run_id)
     watching = _Both(observer or SilentObserver(), recorder)
@@ -51,12 +53,22 @@ def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer
         recorder.finish("cancelled", error="interrupted")
         raise
     except BaseException as exc:
+        watching.failed()
         recorder.finish("failed", error=exc)
         if isinstance(exc, FlowError):
             raise exc.at(str(spec.where)) from exc.__cause__
         raise
     recorder.finish("failed" if _failed(result) else "succeeded", result=result)
     return result
+
+
+def in_this_project(spec: PipelineSpec) -> PipelineSpec:
+    """The pipeline with what the project's file says for all of them; what a pipeline says itself wins."""
+    if spec.engine != "auto":
+        return spec
+    settings = project_settings()
+    engine = "spark" if settings.engine == "auto" and not settings.pushdown else settings.engine
+    return spec if engine == "auto" else replace(spec, engine=checked_engine(engine))
 
 
 def _run_one(
@@ -125,12 +137,19 @@ class _Both:
 
     def __init__(self, *observers: RunObserver) -> None:
         self._observers = list(observers)
+        self._running: str | None = None
 
     def planned(self, headline: str, route: str) -> None:
         self._tell("planned", headline, route)
 
     def step(self, name: str, status: StepStatus, detail: str = "", duration_ms: float | None = None) -> None:
+        self._running = name if status == "running" else None
         self._tell("step", name, status, detail, duration_ms)
+
+    def failed(self) -> None:
+        """The run broke: so did the step that was under way."""
+        if self._running is not None:
+            self.step(self._running, "failed")
 
     def progress(self, stage: str, rows: int, total: int | None = None) -> None:
         self._tell("progress", stage, rows, total)

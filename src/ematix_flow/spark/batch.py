@@ -21,7 +21,7 @@ from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.declare.columns import ColumnType, Date, Numeric, Timestamp, TimestampTZ
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.table import ColumnSpec
-from ematix_flow.errors import FlowError, MissingSourceColumn, closest, listed
+from ematix_flow.errors import FlowError, MissingSourceColumn, closest, counted, listed
 from ematix_flow.plan.physical import stamps
 from ematix_flow.spark import failures
 from ematix_flow.spark.expressions import apply_step, column_of, compile_column
@@ -70,7 +70,7 @@ def _land_and_settle(
         landed = target.stage(shaped, plan, staging_run)
     reached("staged")
     try:
-        observer.step("stage", "succeeded", f"{landed.rows:,} rows", (time.perf_counter() - began) * 1000)
+        observer.step("stage", "succeeded", counted(landed.rows, "row"), (time.perf_counter() - began) * 1000)
         observer.step("settle", "running")
         began = time.perf_counter()
         report = target.settle(plan, run, stamp, landed, dry_run=dry_run)

@@ -326,7 +326,7 @@ def _unnamed(text: str) -> FlowError:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if not line.startswith("An error occurred while calling")), "")
     first = re.sub(r"^: ", "", first)
-    first = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", first)
+    first = re.sub(r"^(?:(?:[\w$]+\.)+[\w$]+(?:Exception|Error): )+", "", first)
     first = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", first)
     sentence = re.split(r"(?<=[.!?])\s|\sSQLSTATE:", first)[0].rstrip(".")
     sentence = re.sub(r"'[^']*'", "'…'", sentence)[:300]

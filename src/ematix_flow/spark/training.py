@@ -34,6 +34,8 @@ def main(order: str) -> int:
     archive = session.archive_of(needs, settings)
     if archive is None:
         return 1
+    if archive.is_usable:
+        return 0
     with archive.recording() as partial:
         if partial is None:
             return 0

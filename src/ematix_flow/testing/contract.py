@@ -25,8 +25,7 @@ import pytest
 
 # Before the modules are imported: their asserts then show both sides, as those of a test file do.
 pytest.register_assert_rewrite(
-    *(f"ematix_flow.testing.contract_{part}" for part in ("modes", "runs", "sources", "tables", "values")),
-    "ematix_flow.testing.bench",
+    *(f"ematix_flow.testing.contract_{part}" for part in ("modes", "runs", "sources", "tables", "values"))
 )
 
 from ematix_flow.testing.bench import Bench, RouteName  # noqa: E402

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Annotated, Any
 
 import pytest
 
-from ematix_flow.declare.columns import BigInt, Numeric, Text, TimestampTZ
-from ematix_flow.declare.keys import pk
-from ematix_flow.errors import DuplicateKeys, EmptySource, FlowError, LateArrival, UnfitValue
+from ematix_flow.declare.columns import BigInt, Date, Double, Integer, Numeric, Text, Timestamp, TimestampTZ
+from ematix_flow.declare.keys import natural_key, pk
+from ematix_flow.errors import DuplicateKeys, EmptySource, FlowError, LateArrival, MissingKeys, UnfitValue
 from ematix_flow.testing.bench import Bench, RouteName
+from ematix_flow.testing.endpoints import in_order
 from ematix_flow.testing.gaps import needs
 
 MONEY: Any = Numeric[8, 2]  # type: ignore[misc]  # a type made by subscript is no generic to mypy
@@ -139,6 +140,16 @@ class Merge:
         result = pipeline.sync(keys=("mail",))
         assert (result.rows_inserted, result.rows_updated) == (1, 1)
         assert bench.rows(users) == [(2, "b@x", "bob"), (2, "c@x", "new"), (9, "a@x", "ann")]
+
+    @needs("merge")
+    def test_merge_prefers_the_natural_key_and_says_so(self, bench: Bench) -> None:
+        users = bench.table("users", id=Annotated[BigInt, pk()], mail=Annotated[Text, natural_key()], name=Text)
+        for rows in ([(1, "a@x", "ann"), (2, "b@x", "bob")], [(7, "a@x", "eve")]):
+            with pytest.warns(UserWarning, match="'mail'.*keys="):
+                bench.load(users, rows, route="pushdown", mode="merge")
+        assert bench.rows(users) == [(2, "b@x", "bob"), (7, "a@x", "eve")]
+        with pytest.raises(MissingKeys, match="keys|pk"):
+            bench.pipeline(bench.table("loose", id=BigInt, name=Text), route="pushdown", mode="merge")
 
     @needs("merge")
     def test_hard_deletes_remove_what_the_source_lost_but_never_everything(
@@ -322,6 +333,37 @@ class Incremental:
         bench.load(numbers, [(Decimal("9.75"),), (Decimal("-1.00"),), (Decimal("100.00"),)], **by_n)  # type: ignore[arg-type]
         assert bench.rows(numbers) == [(Decimal(n),) for n in ("-11.00", "9.50", "10.00", "100.00")]
         assert bench.watermark("numbers") == ("n", "100.00")
+
+    @needs("append", "incremental", "pushdown")
+    @pytest.mark.parametrize(
+        ("kind", "values"),
+        [
+            pytest.param(Integer, [-10, 9, 10, 100], id="integer"),
+            pytest.param(Double, [-1.5, 0.1, 0.30000000000000004, 1e22], id="double"),
+            pytest.param(Date, [date(1969, 12, 31), date(2026, 1, 9), date(2026, 1, 10), date(9999, 1, 1)], id="date"),
+            pytest.param(
+                Timestamp,
+                [
+                    datetime(1969, 12, 31),
+                    datetime(2026, 1, 1, 0, 0, 0, 1),
+                    datetime(2026, 1, 1, 1),
+                    datetime(9999, 1, 1),
+                ],
+                id="timestamp",
+            ),
+            pytest.param(Text, ["", "B", "a", "é'"], id="text"),
+        ],
+    )
+    def test_a_mark_left_by_one_route_is_understood_by_the_other(
+        self, bench: Bench, kind: Any, values: list[Any]
+    ) -> None:
+        marks = bench.table("marks", v=kind)
+        rows = [(value,) for value in values]
+        bench.load(marks, rows[:2], route="pushdown", mode="append", incremental_column="v")
+        bench.load(marks, rows[:3], route="spark", mode="append", incremental_column="v")
+        bench.load(marks, rows, route="pushdown", mode="append", incremental_column="v")
+        nothing = bench.load(marks, rows, route="spark", mode="append", incremental_column="v")
+        assert bench.rows(marks) == in_order(rows) and nothing.rows_inserted == 0
 
     @needs("append", "incremental")
     def test_a_mark_of_another_column_is_ignored(self, bench: Bench) -> None:

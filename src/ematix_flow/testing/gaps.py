@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import pytest
 
@@ -29,7 +29,6 @@ Ability = Literal[
 ]
 """What a test may ask of a system; each is an attribute of `BackendContract`, None or a `Gap`."""
 
-ABILITIES: tuple[Ability, ...] = get_args(Ability)
 _NEEDS = "__flow_needs__"
 _Test = TypeVar("_Test", bound=Callable[..., Any])
 
