@@ -1,8 +1,8 @@
 """The documented examples: copies kept beside the tests, and the documents themselves where they are at hand.
 
 The documents lie beside the checkout (`../shared/seeds`) and are not part of the repository. The copies in `examples/`
-are what the tests run; `test_seed_examples.py` compares them with the documents when those are there. A copy ends in the
-language of its block and not in `.py`, so that nothing imports or formats it: it must stay as it is written.
+are what the tests run; `test_seed_examples.py` compares them with the documents when those are there. A copy ends in
+the language of its block and not in `.py`, so that nothing imports or formats it: it must stay as it is written.
 """
 
 from __future__ import annotations

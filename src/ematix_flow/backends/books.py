@@ -25,6 +25,7 @@ _TABLES: dict[str, tuple[tuple[str, ColumnType], ...]] = {
     "ledger": (
         ("pipeline_name", _NAME),
         ("generation", BigInt()),
+        ("settled_at", TimestampTZ()),
         ("open_logical_run", Text()),
         ("open_run_id", Text()),
         ("opened_at", TimestampTZ()),
@@ -134,12 +135,12 @@ class Books:
                     fix="choose a shorter name",
                 )
         row = db.execute(
-            f"SELECT generation, open_logical_run, open_run_id FROM {self.table('ledger')} "
+            f"SELECT generation, open_logical_run, open_run_id, settled_at FROM {self.table('ledger')} "
             f"WHERE pipeline_name = {self._text(pipeline)}"
         ).fetchone()
         if row is None:
             self._insert(db, "ledger", {"pipeline_name": pipeline, "generation": 0})
-            row = (0, None, None)
+            row = (0, None, None, None)
         generation, interrupted, interrupted_run = int(row[0]), row[1], row[2]
         chosen = logical_run or interrupted or run_id
         if interrupted_run is not None:
@@ -182,6 +183,7 @@ class Books:
             watermark=self.watermark(db, pipeline),
             resumed=interrupted is not None and chosen == interrupted,
             applied=self.applied(db, pipeline, chosen),
+            settled_at=_instant(row[3]),
         )
 
     def holder(self, db: Db, pipeline: str) -> str | None:
@@ -229,7 +231,7 @@ class Books:
         column: str | None,
         path: str,
         unchanged: int,
-        closed: int,
+        changed: int,
         now: datetime,
     ) -> None:
         """Write down a settled load: mark, history, ledger. Part of the load's own transaction."""
@@ -264,14 +266,15 @@ class Books:
                 "path": path,
                 "finished_at": now,
                 "rows_inserted": report.inserted,
-                "rows_updated": closed or report.updated,
+                "rows_updated": changed,
                 "rows_unchanged": unchanged,
                 "metrics_json": json.dumps(metrics),
             },
             f"run_id = {self._text(run.run_id)}",
         )
         db.execute(
-            f"UPDATE {self.table('ledger')} SET generation = generation + 1 "
+            f"UPDATE {self.table('ledger')} SET generation = generation + 1, "
+            f"settled_at = {self.dialect.literal(now, TimestampTZ())} "
             f"WHERE pipeline_name = {self._text(run.pipeline)}"
         )
 
@@ -349,3 +352,10 @@ class Books:
 def _keepable(error: str) -> str:
     """An error as it may be stored: without secrets, and without the one character that databases refuse in text."""
     return scrub(error).replace("\x00", "\\x00")
+
+
+def _instant(stored: Any) -> datetime | None:
+    """An instant as a driver gives it back: a datetime, or the text SQLite keeps."""
+    if stored is None or isinstance(stored, datetime):
+        return stored
+    return datetime.fromisoformat(str(stored).replace("Z", "+00:00"))

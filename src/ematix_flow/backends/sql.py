@@ -139,7 +139,7 @@ class SqlBackend(Backend):
                     column=plan.watermark.column if plan.watermark else None,
                     path=plan.route.path,
                     unchanged=unchanged_rows(plan, report),
-                    closed=report.closed if plan.target.is_versioned else 0,
+                    changed=report.closed if plan.target.is_versioned else report.updated,
                     now=stamp.now,
                 )
             return report

@@ -160,6 +160,7 @@ class OpenedRun:
     watermark: tuple[str, str] | None
     resumed: bool
     applied: AppliedRun | None
+    settled_at: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,12 @@ def check_target(spec: TargetSpec) -> TargetSpec:
             raise InvalidDeclaration(f"An incremental load needs mode='append', not '{mode}'.")
     if spec.event_timestamp_column is not None:
         table.require((spec.event_timestamp_column,), "event_timestamp_column=")
+        if spec.event_timestamp_column in spec.resolved_keys()[0]:
+            raise InvalidDeclaration(
+                f"event_timestamp_column='{spec.event_timestamp_column}' is part of the key of {table}; "
+                "no version would ever end.",
+                fix="leave the time out of the key: scd2 adds valid_from to the primary key itself",
+            )
     if spec.is_merge or spec.is_versioned:
         keys, _ = spec.resolved_keys()
         for option in ("update_columns", "compare_columns"):

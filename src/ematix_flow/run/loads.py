@@ -6,7 +6,7 @@ import logging
 import time
 import warnings
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import uuid4
 
@@ -34,6 +34,12 @@ log = logging.getLogger(__name__)
 def now() -> datetime:
     """The run's one instant, to the microsecond, in UTC."""
     return datetime.now(timezone.utc)
+
+
+def _after(settled: datetime | None) -> datetime:
+    """Now, but never before what the target already holds: a clock set back must not file new versions in the past."""
+    moment = now()
+    return moment if settled is None else max(moment, settled + timedelta(microseconds=1))
 
 
 def warn_about_keys(spec: PipelineSpec, target: TargetSpec) -> None:
@@ -84,7 +90,7 @@ def load_target(
         if run.applied is not None:
             observer.step("plan", "succeeded", f"logical run {run.logical_run} is already in the target")
             return _replayed(target, run), run
-        stamp = Stamp(run.run_id, now())
+        stamp = Stamp(run.run_id, _after(run.settled_at))
         source = places.source_side(query, target)
         plan = plan_load(spec, target, source, places.target_side(target), stamp=stamp, stored_mark=run.watermark)
         if plan.ddl.action == "warn":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -140,7 +141,7 @@ class SqliteRunLog:
             self._connection = None
 
     def __del__(self) -> None:
-        if hasattr(self, "_lock"):
+        if hasattr(self, "_lock") and not sys.is_finalizing():
             self.close()
 
     def _open(self) -> sqlite3.Connection:
