@@ -60,6 +60,6 @@ class TestPostgres(BackendContract):
         reader = SqlEndpoint(PostgresConnection(name="reader", url=other_user), bench.target.schema)
         pipeline = bench.pipeline(users, route="spark", mode="merge", place=reader, engine="auto")
         (plan,) = pipeline.preview().targets
-        assert (plan.path, plan.path_reason) == ("cross_db", "spark: source and target are different databases")
+        assert plan.path == "cross_db" and "source and target are different databases" in (plan.path_reason or "")
         pipeline.sync()
         assert bench.rows(users) == [(1, "ann")]

@@ -123,10 +123,7 @@ def loaded(bench: Bench, names: Names, condition: str = "1 = 1") -> list[tuple[o
 
 @pytest.mark.parametrize("mode", ["merge", "scd2"])
 @pytest.mark.parametrize("sort", sorted(SORTS))
-def test_odd_names_work_in_every_position(bench: Bench, sort: str, mode: str, request: pytest.FixtureRequest) -> None:
-    if bench.kind == "postgres" and mode == "scd2" and sort.startswith("longest"):
-        reason = "the name of the companion table of exact_history is made even when there is none"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+def test_odd_names_work_in_every_position(bench: Bench, sort: str, mode: str) -> None:
     names = SORTS[sort]
     source = fill(bench, names)
     first = bench.run(module(bench, names, mode=mode), names.pipeline)

@@ -58,7 +58,7 @@ def test_a_killed_spark_load_is_made_good_by_the_next_run(project: Project, mode
     name = f"{mode}_spark"
     code, said = project.run(name, crash_at=point)
     assert code == -9, said
-    assert project.staging_exists() == (point in ("staged", "mid-settle", "settled"))
+    assert project.staging_exists() == (point in ("staged", "mid-settle"))
     code, said = project.run(name)
     assert code == 0, said
     assert project.rows() == EXPECTED
@@ -119,7 +119,7 @@ def test_the_staging_of_a_living_run_is_left_alone(project: Project) -> None:
     assert project.rows() == EXPECTED
 
 
-# A join that keeps SQLite busy for a while and changes nothing.
+# Keeps SQLite busy for a while and changes nothing; it depends on the row, or it would be worked out only once.
 SLOW_ON_SQLITE = (
-    "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 60000) SELECT max(n) FROM s) + id > 0"
+    "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 60000 + id) SELECT max(n) FROM s) > 0"
 )

@@ -18,7 +18,7 @@ from ematix_flow.backends.java import JavaHome, find_java
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.errors import InvalidConfig, MissingJar
 from ematix_flow.spark import session as sessions
-from ematix_flow.spark.appcds import Archive, archive_for, mode, training_command
+from ematix_flow.spark.appcds import Archive, archive_for, is_accepted_by_java, mode, training_command
 from ematix_flow.spark.jvm import Launch, can_start_directly, find_spark_home, spark_defaults, to_properties
 from ematix_flow.spark.session import LIST_KEYS, open_session, session_conf
 
@@ -225,7 +225,8 @@ archive = session.archive_of(SessionNeeds(), settings)
 archive.path.parent.mkdir(parents=True)
 archive.path.write_bytes(b"garbage" * 1000)
 stat = archive.path.stat()
-archive.path.with_suffix(".json").write_text(json.dumps({{"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}}))
+note = {{"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "accepted": True}}
+archive.path.with_suffix(".json").write_text(json.dumps(note))
 assert archive.is_usable
 assert str(archive.path).startswith({str(tmp_path)!r})
 print(session.open_session(SessionNeeds(), settings).range(4).count())
@@ -257,8 +258,12 @@ def launch(tmp_path: Path) -> Launch:
     return Launch(JavaHome(tmp_path, "17.0.1", "build 1"), tmp_path, {}, options=("-XX:+UseSerialGC",))
 
 
+def accept(path: Path) -> bool:
+    return path.read_bytes() == b"classes"
+
+
 def recorded(archive: Archive, content: bytes = b"classes") -> None:
-    with archive.recording() as partial:
+    with archive.recording(accept) as partial:
         assert partial is not None
         partial.write_bytes(content)
 
@@ -291,7 +296,7 @@ def test_a_recording_that_fails_leaves_no_archive_and_is_not_repeated_at_once(
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
     archive = Archive(tmp_path / "x.jsa")
     assert archive.is_worth_recording
-    with pytest.raises(RuntimeError), archive.recording() as partial:
+    with pytest.raises(RuntimeError), archive.recording(accept) as partial:
         assert partial is not None
         partial.write_bytes(b"half")
         raise RuntimeError
@@ -300,9 +305,23 @@ def test_a_recording_that_fails_leaves_no_archive_and_is_not_repeated_at_once(
     assert [path.name for path in tmp_path.iterdir()] == ["x.failed"]
 
 
+def test_an_archive_that_java_was_stopped_over_never_gets_its_name(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "x.jsa")
+    recorded(archive, b"clas")
+    assert not archive.is_usable
+    assert [path.name for path in tmp_path.iterdir()] == ["x.failed"]
+
+
+def test_java_itself_says_whether_an_archive_is_whole(tmp_path: Path) -> None:
+    launch = sessions.launch_of(NO_NEEDS, NO_WISHES)
+    half = tmp_path / "half.jsa"
+    half.write_bytes(b"\0" * 100_000)
+    assert not is_accepted_by_java(launch, half)
+
+
 def test_only_one_process_records_at_a_time_and_a_dead_one_is_forgotten(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "x.jsa")
-    with archive.recording() as first, archive.recording() as second:
+    with archive.recording(accept) as first, archive.recording(accept) as second:
         assert first is not None
         assert second is None
         first.write_bytes(b"classes")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.locks import FileLock
 from ematix_flow.contracts.plans import BatchPlan, Landed
 from ematix_flow.contracts.shapes import ColumnShape
 from ematix_flow.declare.columns import (
@@ -37,18 +38,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_PER_BATCH = 50_000
+_READ = "read-"
 
 
 @contextmanager
 def folder(root: str) -> Iterator[str]:
-    """A new spool folder, removed at the end."""
+    """A new spool folder for reading, removed at the end; those of processes that died are removed here too."""
     os.makedirs(root, exist_ok=True)
-    place = os.path.join(root, f"read-{uuid.uuid4().hex}")
+    remove_dead_reads(root)
+    place = os.path.join(root, f"{_READ}{uuid.uuid4().hex}")
+    lock = FileLock(f"{place}.lock")
+    lock.acquire()
     os.makedirs(place)
     try:
         yield place
     finally:
         remove(place)
+        os.unlink(lock.path)
+        lock.release()
+
+
+def remove_dead_reads(root: str) -> None:
+    """Remove spool folders whose reader no longer lives; a living reader holds the lock beside its folder."""
+    for name in os.listdir(root) if os.path.isdir(root) else ():
+        place = os.path.join(root, name)
+        if not name.startswith(_READ) or not os.path.isdir(place):
+            continue
+        lock = FileLock(f"{place}.lock")
+        if lock.acquire():
+            remove(place)
+            os.unlink(lock.path)
+            lock.release()
 
 
 def temporary_root() -> str:
@@ -65,7 +85,7 @@ def left_behind(root: str) -> list[str]:
     """Names of staged spools under a root, the living and the dead."""
     if not os.path.isdir(root):
         return []
-    return [name for name in os.listdir(root) if "-" in name and not name.startswith("read-")]
+    return [name for name in os.listdir(root) if "-" in name and not name.startswith(_READ)]
 
 
 def data_files(place: str) -> list[str]:

@@ -413,6 +413,7 @@ class SqliteBackend(SqlBackend):
         return FileLock(os.path.join(self._spool_root(), f"{name}.lock"))
 
     def clean_up_after_dead_runs(self, pipeline: str) -> None:
+        spool.remove_dead_reads(self._spool_root())
         mine = digest(pipeline)
         for name in spool.left_behind(self._spool_root()):
             owner = name.split("-")[0]

@@ -15,7 +15,7 @@ from ematix_flow.declare.schedule import check_schedule
 from ematix_flow.declare.table import ManagedTable, declare_table
 from ematix_flow.declare.target import ConnectionRef, Target
 from ematix_flow.declare.transform import TransformSpec
-from ematix_flow.errors import UnsupportedBackend, WrongDeclarationType
+from ematix_flow.errors import UnsupportedBackend, WrongDeclarationType, closest
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -78,6 +78,7 @@ class Ematix:
         freshness_sla: Any = None,
         freshness_column: str | None = None,
         alert_on_quality_warn: bool = False,
+        **unknown: Any,
     ) -> Callable[[Callable[..., Any]], Pipeline]:
         """Declare a pipeline: the function gives the source, the arguments say where and how it is loaded.
 
@@ -87,7 +88,12 @@ class Ematix:
         Raises:
             DeclarationError: an option is unknown to the table, out of range, or contradicts another.
         """
-        options = {key: value for key, value in locals().items() if key != "self"}
+        options = {key: value for key, value in locals().items() if key not in ("self", "unknown")}
+        for name_given in unknown:
+            raise WrongDeclarationType(
+                f"@ematix.pipeline has no option '{name_given}'.",
+                fix=closest(name_given, options) or "see the list of options in the documentation of pipelines",
+            )
 
         def declare(function: Callable[..., Any]) -> Pipeline:
             where = function_location(function)

@@ -149,7 +149,7 @@ def check_target(spec: TargetSpec) -> TargetSpec:
     """Refuse options that cannot go together, before anything connects. Returns the spec for chaining."""
     table, mode = spec.table, spec.mode
     if mode not in MODES:
-        raise UnsupportedMode(
+        raise InvalidDeclaration(
             f"Unknown mode '{mode}' for {table}.", fix=closest(str(mode), MODES) or f"choose one of {listed(MODES)}"
         )
     for option in ("keys", "update_columns", "compare_columns"):

@@ -113,7 +113,8 @@ class _Words:
         self.true = load.dialect.literal(True, Boolean())
         self.false = load.dialect.literal(False, Boolean())
         self.scratch = quote(SCRATCH)
-        self.events = load.dialect.table(events_table(load.table))
+        # Only asked for with exact_history: the longer name need not fit the database otherwise.
+        self.events = load.dialect.table(events_table(load.table)) if load.target.exact_history else ""
 
     def keys(self, alias: str) -> str:
         return self.dialect.columns(self.key_names, alias)

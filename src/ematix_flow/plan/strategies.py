@@ -110,7 +110,8 @@ def landed_profile(load: Load, watermark: WatermarkRule | None) -> Profile:
             checks.append(Check("too_long", counted, (column.name,), limit=column.type.length))
     mark = "NULL"
     if watermark is not None:
-        mark = dialect.as_watermark_text(f"max({dialect.quote(watermark.column)})", watermark.type)
+        highest = f"max({dialect.ordered(dialect.quote(watermark.column), watermark.type)})"
+        mark = dialect.as_watermark_text(highest, watermark.type)
     parts = ["count(*)", mark, *(check.sql for check in checks)]
     return Profile(f"SELECT {', '.join(parts)} FROM {load.landed_sql}", tuple(checks))
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ class Archive:
             now = self.path.stat()
         except (OSError, ValueError):
             return False
-        return bool(noted == {"bytes": now.st_size, "mtime_ns": now.st_mtime_ns})
+        return bool(noted == _note_of(now))
 
     @property
     def is_worth_recording(self) -> bool:
@@ -93,10 +93,11 @@ class Archive:
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def recording(self) -> Iterator[Path | None]:
-        """A place to record to; put in place when the block ends well and a file is there.
+    def recording(self, is_accepted: Callable[[Path], bool]) -> Iterator[Path | None]:
+        """A place to record to; put in place when the block ends well and the file is accepted.
 
-        Gives None when another process is recording. Nobody ever sees half an archive.
+        Gives None when another process is recording. Nobody ever sees half an archive: one that Java was stopped
+        over while writing looks like a file, so being there is not enough.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self._take_lock():
@@ -105,7 +106,7 @@ class Archive:
         partial = self.path.with_suffix(f".{os.getpid()}.part")
         try:
             yield partial
-            if partial.is_file() and partial.stat().st_size > 0:
+            if partial.is_file() and is_accepted(partial):
                 self._put_in_place(partial)
             else:
                 self._failure.touch()
@@ -119,7 +120,7 @@ class Archive:
     def _put_in_place(self, partial: Path) -> None:
         made = partial.stat()
         note = self._note.with_suffix(f".{os.getpid()}.note.part")
-        note.write_text(json.dumps({"bytes": made.st_size, "mtime_ns": made.st_mtime_ns}), encoding="ascii")
+        note.write_text(json.dumps(_note_of(made)), encoding="ascii")
         os.replace(partial, self.path)
         os.replace(note, self._note)
         self._failure.unlink(missing_ok=True)
@@ -158,6 +159,14 @@ def archive_for(launch: Launch, spark_version: str) -> Archive:
         digest.update(f"{entry}\0{stat.st_size if stat else 0}\0{stat.st_mtime_ns if stat else 0}\0".encode())
     name = f"java{launch.java.major}-spark{spark_version}-{digest.hexdigest()[:16]}.jsa"
     return Archive(cache_root() / "appcds" / name)
+
+
+def is_accepted_by_java(launch: Launch, path: Path) -> bool:
+    """Whether Java can use this archive with this class path; asked of a Java that does nothing else."""
+    class_path = os.pathsep.join(str(entry) for entry in launch.full_class_path())
+    flags = [*launch.options, *launch.user_options(), f"-XX:SharedArchiveFile={path}", "-Xshare:on"]
+    command = [str(launch.java.executable), *flags, "-cp", class_path, "-version"]
+    return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
 
 
 def record_in_background(needs: SessionNeeds, settings: SparkSettings) -> None:
@@ -214,6 +223,10 @@ def training_environment() -> dict[str, str]:
     package = str(Path(next(iter(ematix_flow.__path__))).parent)
     paths: Sequence[str] = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _note_of(stat: os.stat_result) -> dict[str, int | bool]:
+    return {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "accepted": True}
 
 
 def _is_young(path: Path, age_s: float) -> bool:

@@ -72,12 +72,19 @@ def _refused(text: str) -> FlowError | None:
         facts, _ = json.JSONDecoder().raw_decode(text, start + len(ERROR_PREFIX))
     except ValueError:
         return None
-    column, wanted, marker = facts.get("column"), facts.get("type"), facts.get("marker")
-    message = facts.get("message")
-    if not message:
+    column, wanted, marker = facts.get("column"), str(facts.get("type")), facts.get("marker")
+    message, fix = facts.get("message"), facts.get("fix")
+    if not message and wanted == "NOT NULL":
+        message = f"Column '{column}' is NOT NULL, and the source has rows without a value for it."
+        fix = f"declare it nullable ({column}: T | None), fill it with default(...), or mend the source"
+    elif not message and wanted.startswith("String["):
+        message = f"Column '{column}' is declared {wanted}, and the source has a longer text for it."
+        fix = "declare a longer String[n] or Text, or shorten with truncate(n)"
+    elif not message:
         step = f" after {marker}()" if marker else ""
         message = f"A value of column '{column}' does not fit its type{step}: {wanted}."
-    error = _rebuilt(str(facts.get("error", "")), str(message), fix=facts.get("fix"))
+        fix = fix or "declare a wider type, or convert it in the source SQL"
+    error = _rebuilt(str(facts.get("error", "")), str(message), fix=fix)
     if column:
         vars(error)["column"] = column
     return error

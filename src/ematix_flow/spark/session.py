@@ -90,6 +90,7 @@ class _Own:
     settings: SparkSettings
     driver: jvm.DriverJvm | None
     wants_archive: bool
+    is_recording: bool = False
 
 
 _lock = threading.RLock()
@@ -145,9 +146,13 @@ def close_session() -> None:
 
 def archive_of(needs: SessionNeeds, settings: SparkSettings) -> appcds.Archive | None:
     """The class archive that a session with these needs uses; None where archives are not used."""
-    spark_home = jvm.find_spark_home()
-    launch = _launch(needs, settings, spark_home)
+    launch = launch_of(needs, settings)
     return appcds.archive_for(launch, _spark_version()) if launch.is_direct and appcds.mode() != "off" else None
+
+
+def launch_of(needs: SessionNeeds, settings: SparkSettings) -> jvm.Launch:
+    """How Java is started for a session with these needs."""
+    return _launch(needs, settings, jvm.find_spark_home())
 
 
 def session_conf(
@@ -221,7 +226,7 @@ def _open_classic(needs: SessionNeeds, settings: SparkSettings, record_to: Path 
         driver.end()
         raise
     wants_archive = archive is not None and not is_archived and record_to is None and appcds.mode() == "auto"
-    return _Own(session, needs, settings, driver, wants_archive)
+    return _Own(session, needs, settings, driver, wants_archive, is_recording=record_to is not None)
 
 
 def _launch(needs: SessionNeeds, settings: SparkSettings, spark_home: Path) -> jvm.Launch:
@@ -410,7 +415,8 @@ def _close() -> None:
     if own.driver is None:
         return
     jvm.forget_gateway()
-    own.driver.end()
+    # Java writes the archive while it ends, and on a busy machine that takes minutes.
+    own.driver.end(timeout_s=900 if own.is_recording else 60)
     if own.wants_archive:
         _ask_for_archive(own)
 

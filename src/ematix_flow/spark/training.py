@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.spark import session
-from ematix_flow.spark.appcds import VARIABLE
+from ematix_flow.spark.appcds import VARIABLE, is_accepted_by_java
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,12 +31,13 @@ def main(order: str) -> int:
     needs = SessionNeeds(jars=frozenset(wanted["jars"]))
     settings = SparkSettings(master=wanted["master"], conf=wanted["conf"], driver_memory=wanted["driver_memory"])
     os.environ[VARIABLE] = "use"  # this session ends without asking for a recording of its own
+    launch = session.launch_of(needs, settings)
     archive = session.archive_of(needs, settings)
     if archive is None:
         return 1
     if archive.is_usable:
         return 0
-    with archive.recording() as partial:
+    with archive.recording(lambda path: is_accepted_by_java(launch, path)) as partial:
         if partial is None:
             return 0
         spark = session.open_session(needs, settings, record_to=partial)
