@@ -20,11 +20,11 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 demo: env ## two days of raw files into SQLite and Parquet: append, merge, scd2, and what was run
-	@$(WITH_JAVA) && $(BIN)/flow jars fetch && $(BIN)/python demo/run.py
+	@$(WITH_JAVA) && $(BIN)/flow jars fetch && $(BIN)/python scripts/start_archive.py && $(BIN)/python demo/run.py
 
 test: env ## everything, against real servers; as root on Debian it installs the missing ones
 	scripts/test_services.sh $(BIN)/python
-	$(WITH_JAVA) && $(BIN)/flow jars fetch
+	$(WITH_JAVA) && $(BIN)/flow jars fetch && $(BIN)/python scripts/start_archive.py
 	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS)
 	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends import jars
 from ematix_flow.backends.java import find_java
@@ -201,23 +201,18 @@ def _open_classic(needs: SessionNeeds, settings: SparkSettings, record_to: Path 
     launch = _launch(needs, settings, spark_home)
     archive = appcds.archive_for(launch, _spark_version()) if launch.is_direct and appcds.mode() != "off" else None
     is_archived = archive is not None and archive.is_usable and record_to is None
-    extra = archive.using() if archive and is_archived else []
-    if record_to is not None:
-        extra = [f"-XX:ArchiveClassesAtExit={record_to}"]
-    elif settings.short_job:
-        extra.append("-XX:TieredStopAtLevel=1")  # quick code at once; slower code in the long run
-    driver = jvm.DriverJvm(launch, extra_options=extra)
+    flags = [f"-XX:ArchiveClassesAtExit={record_to}"] if record_to is not None else []
+    if settings.short_job and record_to is None:
+        flags.append("-XX:TieredStopAtLevel=1")  # quick code at once; slower code in the long run
     try:
-        gateway = driver.connect()
+        driver, gateway = _started(launch, [*archive.using(), *flags] if archive and is_archived else flags)
     except EngineFailed:
-        driver.end()
         if archive is None or not is_archived:
             raise
-        log.debug("Java did not start with the class archive; starting without")
-        archive.discard()
+        log.debug("Java did not start with the class archive; trying without")
+        driver, gateway = _started(launch, flags)
+        archive.discard()  # only now is it known that the archive was to blame, and not a setting
         is_archived = False
-        driver = jvm.DriverJvm(launch)
-        gateway = driver.connect()
     try:
         jvm.adopt(gateway)
         session = _build(launch.conf)
@@ -227,6 +222,19 @@ def _open_classic(needs: SessionNeeds, settings: SparkSettings, record_to: Path 
         raise
     wants_archive = archive is not None and not is_archived and record_to is None and appcds.mode() == "auto"
     return _Own(session, needs, settings, driver, wants_archive, is_recording=record_to is not None)
+
+
+def _started(launch: jvm.Launch, flags: list[str]) -> tuple[jvm.DriverJvm, Any]:
+    """A JVM that answers, and PySpark's gateway to it; one that does not answer is ended."""
+    driver = jvm.DriverJvm(launch, extra_options=flags)
+    try:
+        # The import that takes longest happens here, while Java comes up.
+        import pyspark.sql  # noqa: F401
+
+        return driver, driver.connect()
+    except BaseException:
+        driver.end()
+        raise
 
 
 def _launch(needs: SessionNeeds, settings: SparkSettings, spark_home: Path) -> jvm.Launch:
