@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ematix_flow.contracts.dialect import Dialect
 from ematix_flow.contracts.plans import (
@@ -42,6 +42,7 @@ class SourceSide:
     query: SourceQuery
     dialect: Dialect | None = None
     shapes: tuple[ColumnShape, ...] | None = None
+    user_sql_types: Mapping[str, ColumnType | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,20 @@ def describable(query: SourceQuery, target: TargetSpec | None, dialect: Dialect)
     return query.sql if watermark is None else _WATERMARK.sub(lambda _: mark_literal(dialect, watermark), query.sql)
 
 
+def user_sql_probe(target: TargetSpec, source: SourceSide) -> str | None:
+    """A query whose columns are the user's own SQL expressions, for the source to say their types; None without any."""
+    if source.dialect is None or source.shapes is None:
+        return None
+    sql = describable(source.query, target, source.dialect)
+    projection = _Projection(target, target.table.columns, source, SourceQuery(sql=sql))
+    parts = []
+    for column in projection.columns:
+        found = projection.normalized(column, column.normalizers[: _user_sql_share(column)])
+        if _user_sql_share(column) and isinstance(found, ColumnExpr):
+            parts.append(f"{found.sql} AS {source.dialect.quote(column.name)}")
+    return f"SELECT {', '.join(parts)} FROM {projection.relation()}" if parts else None
+
+
 def _with_mark(source: SourceSide, watermark: WatermarkRule | None) -> SourceQuery:
     """The query with `$watermark` replaced by the stored mark as a typed constant."""
     sql = source.query.sql
@@ -211,7 +226,17 @@ class _Projection:
         """The column with some of its markers applied by the source."""
         if not markers:
             return self.raw(column)
-        return compile_column(self.dialect.name, tuple(markers), self.raw(column), name=column.name)  # type: ignore[arg-type]
+        share = _user_sql_share(column)
+        if not 0 < share <= len(markers):
+            return self._compiled(column, markers, self.raw(column))
+        own = self._compiled(column, markers[:share], self.raw(column))
+        if isinstance(own, NotPushable):
+            return own
+        own = ColumnExpr(own.sql, self.source.user_sql_types.get(column.name))
+        return self._compiled(column, markers[share:], own) if markers[share:] else own
+
+    def _compiled(self, column: ColumnSpec, markers: Sequence[object], given: ColumnExpr) -> ColumnExpr | NotPushable:
+        return compile_column(self.dialect.name, tuple(markers), given, name=column.name)  # type: ignore[arg-type]
 
 
 def _pushed_down(
@@ -238,7 +263,8 @@ def _pushed_down(
             continue
         normalized.append((column, found))
         if dialect.fit("x", found.type, column.type, column.name) is None:
-            shown = found.type or _native(source, projection.source_name(column))
+            unknown = _user_sql_share(column) or projection.source_name(column) not in projection.types
+            shown = found.type or ("an unknown type" if unknown else _native(source, projection.source_name(column)))
             obstacles.append(f"column '{column.name}' must be converted from {shown} to {column.type}")
     if obstacles:
         return None, obstacles

@@ -14,7 +14,7 @@ from ematix_flow.contracts.plans import SourceQuery
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.plan.batch import SourceSide, TargetSide, describable
+from ematix_flow.plan.batch import SourceSide, TargetSide, describable, user_sql_probe
 from ematix_flow.plan.history import events_table
 
 
@@ -39,7 +39,11 @@ class Places:
         if query.frame is not None or not isinstance(self.source, SpeaksSql):
             return SourceSide(query)
         dialect = self.source.dialect
-        return SourceSide(query, dialect, self.source.describe_query(describable(query, target, dialect)))
+        side = SourceSide(query, dialect, self.source.describe_query(describable(query, target, dialect)))
+        probe = user_sql_probe(target, side) if target is not None else None
+        if probe is None:
+            return side
+        return replace(side, user_sql_types={shape.name: shape.type for shape in self.source.describe_query(probe)})
 
     def target_side(self, target: TargetSpec, *, describe: bool = True) -> TargetSide:
         """The target as the planner wants it."""
