@@ -117,7 +117,6 @@ def opened(backend: FilesBackend, plan: BatchPlan, *, logical_run: str | None = 
         logical_run=logical_run,
         target=plan.table,
         mode=plan.target.mode,
-        path="cross_db",
         now=now,
     )
 

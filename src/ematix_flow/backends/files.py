@@ -324,7 +324,6 @@ class FilesBackend(Backend):
         logical_run: str | None,
         target: TableRef,
         mode: str,
-        path: str = "cross_db",
         now: datetime,
     ) -> OpenedRun:
         """Write the `running` record, sweep up after dead runs, and say what is known."""
@@ -336,7 +335,6 @@ class FilesBackend(Backend):
                 folder=self._table(target).folder,
                 target=target,
                 mode=mode,
-                path=path,
                 now=now,
             )
 

@@ -27,7 +27,7 @@ from uuid import uuid4
 from ematix_flow.backends.files_store import LocalStore
 from ematix_flow.backends.files_table import BOOKS, Manifest, Mark, PipelineState, TableFolder
 from ematix_flow.backends.locks import digest
-from ematix_flow.contracts.plans import AppliedRun, OpenedRun, SettleReport
+from ematix_flow.contracts.plans import PATH_OF, AppliedRun, OpenedRun, SettleReport
 from ematix_flow.contracts.runtime import instant_text
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.fileformats import FileFormat
@@ -78,7 +78,6 @@ class FileBooks:
         folder: str,
         target: TableRef,
         mode: str,
-        path: str,
         now: datetime,
     ) -> OpenedRun:
         """Open a run; an interrupted one is taken up again under its own name. Called with the lease held."""
@@ -112,7 +111,7 @@ class FileBooks:
                 "target_schema": target.schema,
                 "target_table": target.name,
                 "mode": mode,
-                "path": path,
+                "path": PATH_OF["spark"],
                 "started_at": instant_text(now),
                 "finished_at": None,
                 "status": "running",

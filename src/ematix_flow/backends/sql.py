@@ -256,7 +256,7 @@ def unchanged_rows(plan: BatchPlan, report: SettleReport) -> int:
     """Landed rows that changed nothing; only modes that compare have any."""
     if not (plan.target.is_merge or plan.target.is_versioned):
         return 0
-    return max(report.rows - report.inserted - report.updated, 0)
+    return report.unchanged
 
 
 def unmet(check: Check, number: int, plan: BatchPlan) -> FlowError:

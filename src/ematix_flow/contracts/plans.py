@@ -194,6 +194,11 @@ class SettleReport:
     watermark: str | None = None
     replayed: bool = False
 
+    @property
+    def unchanged(self) -> int:
+        """Landed rows that changed nothing."""
+        return max(self.rows - self.inserted - self.updated, 0)
+
 
 class RunResult(Mapping[str, Any]):
     """The outcome of one load: a mapping and an object with attributes, ready for JSON."""

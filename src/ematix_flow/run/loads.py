@@ -24,8 +24,9 @@ from ematix_flow.contracts.plans import (
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import FlowError, MissingDriver, UnsupportedBackend, counted
+from ematix_flow.errors import FlowError, MissingDriver, UnsupportedBackend
 from ematix_flow.plan.batch import SourceSide, plan_load
+from ematix_flow.plan.words import plan_words, report_words
 from ematix_flow.run.places import Places
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ def load_target(
             f"{target.mode} → {places.target_connection.connection.name}.{target.table}",
             f"{plan.route.engine} · {plan.route.reason}",
         )
-        observer.step("plan", "succeeded", _plan_words(plan), (time.perf_counter() - began) * 1000)
+        observer.step("plan", "succeeded", plan_words(plan), (time.perf_counter() - began) * 1000)
         reached("planned")
         report = walk(plan, places, source, run, stamp, observer)
         reached("settled")
@@ -146,14 +147,13 @@ def walk(
 def result_of(plan: BatchPlan, run: OpenedRun, report: SettleReport) -> RunResult:
     """The outcome in the documented fields of the mode."""
     merged, versioned = plan.target.is_merge, plan.target.is_versioned
-    unchanged = max(report.rows - report.inserted - report.updated, 0)
     return RunResult(
         run_id=run.run_id,
         status="success",
         path=plan.route.path,
         rows_inserted=report.inserted,
         rows_updated=report.updated if merged or versioned else None,
-        rows_unchanged=unchanged if merged else None,
+        rows_unchanged=report.unchanged if merged else None,
         rows_closed=report.closed if versioned else None,
         rows_deleted=report.deleted if plan.target.handle_deletes == "hard" else None,
         watermark=(report.watermark or plan.watermark.last_value) if plan.watermark else None,
@@ -164,32 +164,6 @@ def result_of(plan: BatchPlan, run: OpenedRun, report: SettleReport) -> RunResul
 def new_run_id() -> str:
     """A run's own id; its rows carry it in `_batch_id`."""
     return str(uuid4())
-
-
-def report_words(report: SettleReport, plan: BatchPlan) -> str:
-    """A settled load in a few words: `18 new · 7 changed · 1,179 same`."""
-    if report.replayed:
-        return "already applied"
-    if not (plan.target.is_merge or plan.target.is_versioned):
-        return counted(report.inserted, "row")
-    same = max(report.rows - report.inserted - report.updated, 0)
-    words = [f"{report.inserted:,} new", f"{report.updated:,} changed", f"{same:,} same"]
-    if plan.target.is_versioned:
-        words = [counted(report.inserted, "version"), f"{report.closed:,} closed", f"{report.updated:,} corrected"]
-    if report.deleted:
-        words.append(f"{report.deleted:,} deleted")
-    return " · ".join(words)
-
-
-def _plan_words(plan: BatchPlan) -> str:
-    change = {
-        "create": "creates the table",
-        "match": "no schema change",
-        "evolve": counted(len(plan.ddl.statements), "schema change"),
-        "warn": "schema drift: " + "; ".join(plan.ddl.differences),
-    }[plan.ddl.action]
-    since = f", since {plan.watermark.last_value}" if plan.watermark and plan.watermark.last_value else ""
-    return f"{counted(len(plan.statements), 'statement')}, {change}{since}"
 
 
 def _replayed(target: TargetSpec, run: OpenedRun) -> RunResult:

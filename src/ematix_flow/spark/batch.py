@@ -23,6 +23,7 @@ from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import FlowError, MissingSourceColumn, closest, counted, listed
 from ematix_flow.plan.physical import stamps
+from ematix_flow.plan.words import report_words
 from ematix_flow.spark import failures
 from ematix_flow.spark.expressions import apply_step, column_of, compile_column
 from ematix_flow.spark.fitting import failing, fit_column
@@ -76,7 +77,7 @@ def _land_and_settle(
         report = target.settle(plan, run, stamp, landed, dry_run=dry_run)
     finally:
         target.discard(landed)
-    observer.step("settle", "succeeded", _words(report), (time.perf_counter() - began) * 1000)
+    observer.step("settle", "succeeded", report_words(report, plan), (time.perf_counter() - began) * 1000)
     return report
 
 
@@ -95,7 +96,7 @@ def _write(
     for column in stamps(plan.target):
         shaped = shaped.withColumn(column.name, values[column.name])
     report = target.write(shaped, plan, run, stamp, dry_run=dry_run)
-    observer.step("write", "succeeded", _words(report), (time.perf_counter() - began) * 1000)
+    observer.step("write", "succeeded", report_words(report, plan), (time.perf_counter() - began) * 1000)
     return report
 
 
@@ -216,12 +217,3 @@ def _watched(observer: RunObserver, stage: str, rows: Callable[[], int | None]) 
     finally:
         done.set()
         watcher.join(timeout=5)
-
-
-def _words(report: SettleReport) -> str:
-    if report.replayed:
-        return "already applied"
-    parts = [f"{report.inserted:,} inserted"]
-    others = ((report.updated, "updated"), (report.closed, "closed"), (report.deleted, "deleted"))
-    parts += [f"{number:,} {word}" for number, word in others if number]
-    return " · ".join(parts)
