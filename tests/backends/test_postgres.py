@@ -12,7 +12,7 @@ import pytest
 
 from ematix_flow.connections import ObjectStoreLocalConnection, PostgresConnection, SQLiteConnection
 from ematix_flow.markers import pk
-from ematix_flow.testing.bench import Bench
+from ematix_flow.testing.bench import Bench, RouteName
 from ematix_flow.testing.contract import BackendContract
 from ematix_flow.testing.endpoints import Endpoint, FilesEndpoint, SqlEndpoint, SqliteEndpoint
 from ematix_flow.types import BigInt, Text
@@ -51,8 +51,22 @@ class TestPostgres(BackendContract):
         name = f"reader_{uuid4().hex[:12]}"
         postgres_server.run(f"CREATE ROLE {name} LOGIN PASSWORD 'secret' IN ROLE pg_read_all_data")
         yield postgres_server.url_of(urlsplit(pg_url).path.lstrip("/"), user=name, password="secret")
-        target.execute(f"DROP OWNED BY {name}")
+        target.execute(f"DROP OWNED BY {name} CASCADE")
         postgres_server.run(f"DROP ROLE {name}")
+
+    def test_a_user_who_owns_the_schemas_needs_no_right_on_the_database(
+        self, bench: Bench, other_user: str, pg_url: str, route: RouteName
+    ) -> None:
+        name = urlsplit(other_user).username
+        bench.target.execute(
+            f"CREATE SCHEMA analytics AUTHORIZATION {name}", f"CREATE SCHEMA ematix_flow AUTHORIZATION {name}"
+        )
+        owner = Bench(SqlEndpoint(PostgresConnection(name="owner", url=other_user), "analytics"), bench.source)
+        users = owner.table("users", id=Annotated[BigInt, pk()], name=Text)
+        for mode in ("truncate", "append"):
+            bench.put(users, [(len(mode), "ann")], route=route)
+            owner.pipeline(users, route=route, mode=mode).sync()
+        assert owner.rows(users) == [(6, "ann"), (8, "ann")]
 
     def test_another_user_of_the_same_database_is_another_place(self, bench: Bench, other_user: str) -> None:
         users = bench.table("users", id=Annotated[BigInt, pk()], name=Text)

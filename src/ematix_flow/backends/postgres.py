@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import uuid4
 
-from ematix_flow.backends import postgres_arrow, postgres_ranges
+from ematix_flow.backends import postgres_arrow, postgres_ranges, postgres_swap
 from ematix_flow.backends.books import Db
 from ematix_flow.backends.locks import digest
 from ematix_flow.backends.postgres_dialect import PostgresDialect, refused_column
 from ematix_flow.backends.sql import SqlBackend, failed_statement, not_a_table
 from ematix_flow.contracts.backend import Capabilities
+from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.dialect import LANDED, Dialect
-from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun, Reading, SourceQuery
+from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun, Reading, SettleReport, SourceQuery, Statement
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.columns import JSON, JSONB, UUID, Text
 from ematix_flow.declare.connection import Connection, PostgresConnection
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _STAGING = "stg_"
-_ATTEMPT = "__flow_attempt"
+_CREATE_SCHEMA = "CREATE SCHEMA IF NOT EXISTS "
 _BOOKS_LOCK = "SELECT pg_advisory_xact_lock(hashtext('ematix_flow books'))"
 
 
@@ -45,6 +47,12 @@ class PostgresBackend(SqlBackend):
     dialect: ClassVar[Dialect] = PostgresDialect()
     capabilities = Capabilities(modes=frozenset({"append", "truncate", "merge", "scd1", "scd2"}))
     lock_clause = " FOR UPDATE"
+    # A few changed keys are looked up in the target's index instead of reading all of it; and no statement runs long
+    # enough to be worth compiling.
+    settling_settings = (
+        "SELECT set_config('random_page_cost', least(current_setting('random_page_cost')::float8, 1.1)::text, true)",
+        "SELECT set_config('jit', 'off', true)",
+    )
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -153,6 +161,7 @@ class PostgresBackend(SqlBackend):
             primary_key=keys[0] if keys else (),
             unique=tuple(sorted(tuple(str(n) for n in names) for kind, names in constraints if kind in ("u", b"u"))),
             has_rows=bool(has_rows),
+            bound_by=postgres_swap.bound_by(db, oid[0]),
         )
 
     def ensure_books(self) -> None:
@@ -161,7 +170,19 @@ class PostgresBackend(SqlBackend):
             db.execute(_BOOKS_LOCK)
             if self.shape(db, self.dialect.bookkeeping("run_history")) is None:
                 for statement in self.books.create_statements():
-                    db.execute(statement)
+                    self._change(db, statement)
+
+    def change_schema(self, db: Db, statement: Statement) -> None:
+        self._change(db, statement.sql)
+
+    def _change(self, db: Db, sql: str) -> None:
+        """One DDL statement; a schema that is there is not asked for, since that alone needs a right on the database."""
+        schema = sql.removeprefix(_CREATE_SCHEMA)
+        if schema != sql:
+            there = f"SELECT to_regnamespace({self.dialect.literal(schema, Text())}) IS NOT NULL"
+            if db.execute(there).fetchone()[0]:
+                return
+        db.execute(sql)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -187,16 +208,22 @@ class PostgresBackend(SqlBackend):
         return int(row[0])
 
     def stage(self, frame: DataFrame, plan: BatchPlan, run: OpenedRun) -> Landed:
-        schema = self.dialect.bookkeeping_schema or ""
-        name = _staging_name(run)
-        parts = [f"{self.dialect.quote(c.name)} {self._transport_type(c.type)}" for c in plan.columns]
-        table = self.dialect.table(TableRef(schema, name))
+        place = TableRef(self.dialect.bookkeeping_schema, _staging_name(run))
+        table = self.dialect.table(place)
         with self.transaction() as db:
             db.execute(_BOOKS_LOCK)
-            db.execute(f"CREATE SCHEMA IF NOT EXISTS {self.dialect.quote(schema)}")  # a dry run may be the first of all
-            db.execute(f"CREATE UNLOGGED TABLE {table} ({', '.join(parts)}, {self.dialect.quote(_ATTEMPT)} bigint)")
+            # A dry run may be the first of all.
+            self._change(db, f"{_CREATE_SCHEMA}{self.dialect.quote(place.schema or '')}")
+            if plan.lane.kind == "swap":
+                db.execute(self._in_target_form(plan, place))
+            else:
+                parts = [f"{self.dialect.quote(c.name)} {self._transport_type(c.type)}" for c in plan.columns]
+                db.execute(f"CREATE UNLOGGED TABLE {table} ({', '.join(parts)})")
         try:
-            attempts, rows, mark = postgres_arrow.copy_frame(frame, self.url, schema, name, _ATTEMPT, plan.watermark)
+            documents = [column.name for column in plan.columns if isinstance(column.type, JSONB)]
+            xids, rows, mark = postgres_arrow.copy_frame(
+                postgres_arrow.held_as_jsonb(frame, documents), self.url, place.schema or "", place.name, plan.watermark
+            )
         except BaseException:
             with suppress(FlowError):  # the first error is the one to show; what is left goes with a later run
                 self._drop_staging(table)
@@ -204,7 +231,17 @@ class PostgresBackend(SqlBackend):
         with self.session() as db:
             if rows and (plan.target.is_merge or plan.target.is_versioned):
                 db.execute(f"ANALYZE {table}")
-        return Landed(handle=(table, attempts), rows=rows, watermark=mark)
+        return Landed(handle=(place, xids), rows=rows, watermark=mark)
+
+    def _in_target_form(self, plan: BatchPlan, place: TableRef) -> str:
+        """The landed table in just the form of the target, but for keys and constants."""
+        keys = plan.target.table.primary_key
+        parts = [
+            f"{self.dialect.quote(c.name)} {self.dialect.type_sql(c.type)}"
+            + ("" if c.nullable and c.name not in keys else " NOT NULL")
+            for c in plan.lane.columns
+        ]
+        return f"CREATE TABLE {self.dialect.table(place)} ({', '.join(parts)})"
 
     def _transport_type(self, column_type: Any) -> str:
         """The staging type: what COPY takes from Arrow. Documents and identifiers travel as text and are cast later."""
@@ -213,8 +250,8 @@ class PostgresBackend(SqlBackend):
         return self.dialect.type_sql(column_type)
 
     def attach(self, db: Db, plan: BatchPlan, landed: Landed) -> None:
-        table, attempts = landed.handle
-        quote = self.dialect.quote
+        place, xids = landed.handle
+        quote, table = self.dialect.quote, self.dialect.table(place)
         columns = ", ".join(
             f"{quote(c.name)}::{self.dialect.type_sql(c.type)} AS {quote(c.name)}"
             if isinstance(c.type, JSON | JSONB | UUID)
@@ -222,17 +259,45 @@ class PostgresBackend(SqlBackend):
             for c in plan.columns
         )
         # Only what the finished attempts wrote: a task that was killed after its COPY committed ran again elsewhere.
-        which = f"{quote(_ATTEMPT)} IN ({', '.join(map(str, attempts))})" if attempts else "false"
-        db.execute(f"CREATE TEMPORARY VIEW {quote(LANDED)} AS SELECT {columns} FROM {table} WHERE {which}")
-        found = db.execute(f"SELECT count(*) FROM {table} WHERE {which}").fetchone()[0]
+        finished = f"xmin = ANY('{{{', '.join(map(str, xids))}}}'::xid[])"
+        found, whole = db.execute(f"SELECT count(*) FILTER (WHERE {finished}), count(*) FROM {table}").fetchone()
         if found != landed.rows:
             raise StatementFailed(
                 f"The staged rows of '{plan.pipeline}' changed: {landed.rows} were written and {found} are there.",
                 fix="a server restart empties staging tables; run it again",
             )
+        if whole != found:
+            db.execute(f"DELETE FROM {table} WHERE NOT ({finished})")
+        db.execute(f"CREATE TEMPORARY VIEW {quote(LANDED)} AS SELECT {columns} FROM {table}")
+
+    def swap(self, db: Db, plan: BatchPlan, landed: Landed | None) -> SettleReport | None:
+        if landed is None:
+            # Made and gone in this transaction, so that nothing is left behind by a dead run.
+            place = TableRef(plan.table.schema, f"{_STAGING}{digest(plan.pipeline)}_{uuid4().hex}")
+            db.execute(self._in_target_form(plan, place))
+            into = self.dialect.columns([column.name for column in plan.lane.columns])
+            chosen = self.dialect.columns([column.name for column in plan.lane.columns], "s")
+            db.execute(
+                f"INSERT INTO {self.dialect.table(place)} ({into}) SELECT {chosen} FROM ({plan.landing_sql}) AS s"
+            )
+            rows_of = f"SELECT * FROM {self.dialect.table(place)}"
+            db.execute(f"CREATE TEMPORARY VIEW {self.dialect.quote(LANDED)} AS {rows_of}")
+        else:
+            place = landed.handle[0]
+            self.attach(db, plan, landed)
+        rows, watermark = self.verified(db, plan, landed)
+        db.execute(f"DROP VIEW {self.dialect.quote(LANDED)}")
+        reached("mid-settle")
+        constants = [
+            (column.name, f"{self.dialect.type_sql(column.type)}{'' if column.nullable else ' NOT NULL'}", value)
+            for column, value in plan.lane.constants
+        ]
+        if not postgres_swap.take_place(db, self.dialect, place, plan.table, constants):
+            return None
+        return SettleReport(rows=rows, inserted=rows, watermark=watermark)
 
     def discard(self, landed: Landed) -> None:
-        self._drop_staging(landed.handle[0])
+        self._drop_staging(self.dialect.table(landed.handle[0]))
 
     def _drop_staging(self, table: str) -> None:
         """Remove a staging table, and its schema when that holds nothing else: then only a dry run has been here."""

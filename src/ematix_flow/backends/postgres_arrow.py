@@ -6,9 +6,11 @@ it appears in Spark's plan, log or UI.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.files_frames import error_text, quoted
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import Reading, WatermarkRule
 from ematix_flow.contracts.shapes import ColumnShape
@@ -52,6 +54,9 @@ _SPARK_TYPES: dict[type[ColumnType], str] = {
     Bytes: "binary",
 }
 _AS_TEXT = (Numeric, JSON, JSONB, UUID)
+_SPARK_DIGITS = 38
+_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LOST_IN_JSONB = rf"\\u0000|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 
 
 def frame(
@@ -67,32 +72,48 @@ def frame(
 
     _require_adbc()
     wrapped = [_transportable(query, shapes) for query in queries]
+    exact = {
+        shape.name: (shape.type.precision, shape.type.scale)
+        for shape in shapes
+        if isinstance(shape.type, Numeric) and _is_decimal(shape)
+    }
     schema = ", ".join(f"{_backticked(shape.name)} {_travels_as(shape)}" for shape in shapes)
 
     def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                yield from read_batches(url, snapshot, wrapped[index])
+                yield from read_batches(url, snapshot, wrapped[index], exact)
 
     result = spark.range(0, len(wrapped), 1, len(wrapped)).mapInArrow(rows_of, schema)
     declared = {reading.renamed.get(c.name, c.name): c for c in reading.columns}
     for shape in shapes:
-        kind = shape.type
-        if shape.native.startswith("numeric"):
+        if shape.native.startswith("numeric") and not _is_decimal(shape):
             # A number without normalizers is cast straight to its declared type, so no digit is lost on the way.
             column = declared.get(shape.name)
-            if column is not None and isinstance(column.type, Numeric) and not column.normalizers:
-                continue
-            fits = isinstance(kind, Numeric) and kind.precision <= 38
-            target = f"decimal({kind.precision},{kind.scale})" if fits else "decimal(38,18)"  # type: ignore[union-attr]
-            result = result.withColumn(shape.name, F.col(_backticked(shape.name)).cast(target))
+            if column is None or not isinstance(column.type, Numeric) or column.normalizers:
+                result = result.withColumn(shape.name, F.col(_backticked(shape.name)).cast("decimal(38,18)"))
     return result
 
 
-def read_batches(url: str, snapshot: str, query: str) -> Iterator[pa.RecordBatch]:
-    """One part of the snapshot, streamed. Runs in a Spark worker."""
+def read_batches(url: str, snapshot: str, query: str, exact: Mapping[str, tuple[int, int]]) -> Iterator[pa.RecordBatch]:
+    """One part of the snapshot, streamed. Runs in a Spark worker.
+
+    Args:
+        exact: columns that arrive as the text of a number, with the precision and scale they have.
+    """
     import adbc_driver_postgresql.dbapi as adbc
     import pyarrow as pa
+
+    def as_spark_takes_it(name: str, column: pa.Array) -> pa.Array:
+        if name in exact:
+            try:
+                return column.cast(pa.decimal128(*exact[name]))
+            except pa.ArrowInvalid as exc:  # its text holds the value
+                raise UnfitValue(
+                    f"Column '{name}' of the source holds NaN, which no decimal can be.",
+                    fix="leave such rows out, or read them as text: CAST(… AS text)",
+                ) from exc
+        return column.cast(pa.string()) if pa.types.is_large_string(column.type) else column
 
     with adbc.connect(url) as db, db.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -101,17 +122,14 @@ def read_batches(url: str, snapshot: str, query: str) -> Iterator[pa.RecordBatch
         cursor.execute(query)
         reader = cursor.fetch_record_batch()
         for batch in reader:
-            columns = [
-                column.cast(pa.string()) if pa.types.is_large_string(column.type) else column
-                for column in batch.columns
-            ]
+            columns = [as_spark_takes_it(name, batch.column(name)) for name in batch.schema.names]
             yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def copy_frame(
-    data: DataFrame, url: str, schema: str, table: str, attempt_column: str, watermark: WatermarkRule | None
+    data: DataFrame, url: str, schema: str, table: str, watermark: WatermarkRule | None
 ) -> tuple[list[int], int, str | None]:
-    """COPY a DataFrame into a staging table; which task attempts finished, how many rows, and the greatest mark."""
+    """COPY a DataFrame into a staging table; the transactions of the tasks that finished, rows, and greatest mark."""
     _require_adbc()
     column = watermark.column if watermark else None
     kind = watermark.type if watermark else None
@@ -122,35 +140,28 @@ def copy_frame(
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        attempt = context.taskAttemptId() if context else 0
         named = (pa.RecordBatch.from_arrays(batch.columns, names=names) for batch in batches)
-        rows, mark = copy_batches(named, url, schema, table, attempt_column, attempt, column)
+        transaction, rows, mark = copy_batches(named, url, schema, table, column)
         reached("task-copied", attempt=context.attemptNumber() if context else 0)
         if rows:
             text = None if mark is None else mark_text(mark, kind)
             yield pa.RecordBatch.from_pydict(
-                {"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64()), "mark": [text]},
-                schema=pa.schema([("attempt", pa.int64()), ("rows", pa.int64()), ("mark", pa.string())]),
+                {"xid": pa.array([transaction], pa.int64()), "rows": pa.array([rows], pa.int64()), "mark": [text]},
+                schema=pa.schema([("xid", pa.int64()), ("rows", pa.int64()), ("mark", pa.string())]),
             )
 
     # Spark looks the columns up by unquoted name on the way to Python, which a backtick in a name would break.
     numbered = data.toDF(*(f"c{place}" for place in range(len(names))))
-    manifest = numbered.mapInArrow(copy_partition, "attempt bigint, rows bigint, mark string").collect()
+    manifest = numbered.mapInArrow(copy_partition, "xid bigint, rows bigint, mark string").collect()
     marks = [row["mark"] for row in manifest if row["mark"] is not None]
     highest = max(marks, key=lambda text: _comparable(text, kind)) if marks else None
-    return [row["attempt"] for row in manifest], sum(row["rows"] for row in manifest), highest
+    return [row["xid"] for row in manifest], sum(row["rows"] for row in manifest), highest
 
 
 def copy_batches(
-    batches: Iterable[pa.RecordBatch],
-    url: str,
-    schema: str,
-    table: str,
-    attempt_column: str,
-    attempt: int,
-    mark_column: str | None,
-) -> tuple[int, Any]:
-    """COPY Arrow batches in one transaction. Runs in a Spark worker, once per task attempt."""
+    batches: Iterable[pa.RecordBatch], url: str, schema: str, table: str, mark_column: str | None
+) -> tuple[int, int, Any]:
+    """COPY Arrow batches in one transaction: its number, the rows, the greatest mark. Runs once per task attempt."""
     import adbc_driver_postgresql.dbapi as adbc
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -158,32 +169,63 @@ def copy_batches(
     iterator = iter(batches)
     first = next((batch for batch in iterator if batch.num_rows), None)
     if first is None:
-        return 0, None
+        return 0, 0, None
     seen: dict[str, Any] = {"rows": 0, "mark": None}
 
-    def stamped() -> Iterator[pa.RecordBatch]:
+    def counted() -> Iterator[pa.RecordBatch]:
         for batch in _chain(first, iterator):
-            if not batch.num_rows:
-                continue
             seen["rows"] += batch.num_rows
             if mark_column is not None:
                 highest = pc.max(batch.column(mark_column)).as_py()
                 if highest is not None and (seen["mark"] is None or highest > seen["mark"]):
                     seen["mark"] = highest
-            attempts = pa.repeat(pa.scalar(attempt, pa.int64()), batch.num_rows)
-            yield pa.RecordBatch.from_arrays([*batch.columns, attempts], names=[*batch.schema.names, attempt_column])
+            yield batch
 
-    layout = first.schema.append(pa.field(attempt_column, pa.int64()))
-    reader = pa.RecordBatchReader.from_batches(layout, stamped())
+    reader = pa.RecordBatchReader.from_batches(first.schema, counted())
     try:
         with adbc.connect(url) as db, db.cursor() as cursor:
+            # Every row carries the number of the transaction that wrote it (xmin): it tells the attempts apart.
+            cursor.execute("SELECT (txid_current() % 4294967296)::bigint")
+            transaction = int(cursor.fetchone()[0])
             cursor.adbc_ingest(table, reader, mode="append", db_schema_name=schema)
             db.commit()
     except adbc.Error as exc:
         if "0x00" in str(exc):
-            raise UnfitValue("A text holds a NUL character, which PostgreSQL cannot keep.", fix="replace it") from exc
+            # A server that speaks English names the column last.
+            found = re.search(r", column (.*)\n\. SQLSTATE", str(exc), re.DOTALL)
+            where = f" in column '{found[1]}'" if found and found[1] in first.schema.names else ""
+            raise UnfitValue(
+                f"A text{where} holds a NUL character, which PostgreSQL cannot keep.",
+                fix="replace it in the source, or declare the column Bytes",
+            ) from exc
         raise
-    return seen["rows"], seen["mark"]
+    return transaction, seen["rows"], seen["mark"]
+
+
+def held_as_jsonb(data: DataFrame, documents: Sequence[str]) -> DataFrame:
+    """The same rows; a document in one of these columns that only the type `json` takes fails the load.
+
+    A parsed document has no place for the character NUL, nor for one half of a character that takes two escapes.
+    """
+    if not documents:
+        return data
+    from pyspark.sql import functions as F
+
+    columns = []
+    for name in data.columns:
+        column = F.col(quoted(name))
+        if name in documents:
+            # A backslash that is escaped itself begins no escape.
+            escapes = F.regexp_replace(column, r"\\\\", "")
+            message = error_text(
+                f"Column '{name}' holds a document with \\u0000 or half a character, which jsonb cannot keep.",
+                column=name,
+                fix="declare it JSON or Text, or mend the source",
+            )
+            lost = column.contains("\\u") & escapes.rlike(_LOST_IN_JSONB)
+            column = F.when(lost, F.raise_error(F.lit(message)).cast("string")).otherwise(column).alias(name)
+        columns.append(column)
+    return data.select(*columns)
 
 
 def mark_text(mark: Any, kind: ColumnType | None) -> str:
@@ -223,7 +265,13 @@ def _is_native(shape: ColumnShape) -> bool:
     return shape.type is not None and not isinstance(shape.type, _AS_TEXT)
 
 
+def _is_decimal(shape: ColumnShape) -> bool:
+    return isinstance(shape.type, Numeric) and shape.type.precision <= _SPARK_DIGITS
+
+
 def _travels_as(shape: ColumnShape) -> str:
+    if isinstance(shape.type, Numeric) and _is_decimal(shape):
+        return f"decimal({shape.type.precision},{shape.type.scale})"
     return _SPARK_TYPES[type(shape.type)] if shape.type is not None and _is_native(shape) else "string"
 
 

@@ -72,6 +72,12 @@ class PostgresDialect(Dialect):
 
     name = "postgres"
     max_identifier_bytes = 63
+    swaps_tables = True
+    enforces_lengths = True
+
+    def lands_as_declared(self, column_type: ColumnType) -> bool:
+        # Documents and identifiers travel as text.
+        return not isinstance(column_type, JSON | JSONB | UUID)
 
     def type_sql(self, column_type: ColumnType) -> str:
         if isinstance(column_type, Numeric):

@@ -40,6 +40,8 @@ class SqlBackend(Backend):
     dialect: ClassVar[Dialect]
     lock_clause: ClassVar[str] = ""
     begin: ClassVar[str] = "BEGIN"
+    settling_settings: ClassVar[Sequence[str]] = ()
+    """Statements that tune the settling transaction, and it alone."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -66,6 +68,10 @@ class SqlBackend(Backend):
     @abstractmethod
     def attach(self, db: Db, plan: BatchPlan, landed: Landed) -> None:
         """Make staged rows readable as the landed relation, inside the settling transaction."""
+
+    def change_schema(self, db: Db, statement: Statement) -> None:
+        """Do one statement of a plan's schema change, inside the settling transaction."""
+        db.execute(statement.sql)
 
     def staged_rows(self, run: OpenedRun) -> int | None:
         return None
@@ -105,32 +111,15 @@ class SqlBackend(Backend):
         self, plan: BatchPlan, run: OpenedRun | None, stamp: Stamp, landed: Landed | None, *, dry_run: bool = False
     ) -> SettleReport:
         with self.transaction(keep=not dry_run) as db:
+            for setting in self.settling_settings:
+                db.execute(setting)
             if run is not None and not dry_run:
                 self.books.lock(db, run, self.lock_clause)
                 if self.books.applied(db, run.pipeline, run.logical_run):
                     return SettleReport(rows=0, replayed=True)
             for statement in plan.ddl.statements:
-                db.execute(statement.sql)
-            if landed is None:
-                assert plan.landing_sql is not None
-                db.execute(self.dialect.create_landed(LANDED, plan.landing_sql))
-            else:
-                self.attach(db, plan, landed)
-            rows, watermark = self._verified(db, plan, landed)
-            counts: Counter[str] = Counter()
-            for statement in plan.statements:
-                done = db.execute(statement.sql).rowcount
-                if statement.counts is not None:
-                    counts[statement.counts] += max(done, 0)
-                reached("mid-settle")
-            report = SettleReport(
-                rows=rows,
-                inserted=counts["inserted"],
-                updated=counts["updated"],
-                closed=counts["closed"],
-                deleted=counts["deleted"],
-                watermark=watermark,
-            )
+                self.change_schema(db, statement)
+            report = self._fast_lane(db, plan, landed) or self._apply(db, plan, landed)
             if run is not None and not dry_run:
                 self.books.settle(
                     db,
@@ -144,7 +133,56 @@ class SqlBackend(Backend):
                 )
             return report
 
-    def _verified(self, db: Db, plan: BatchPlan, landed: Landed | None) -> tuple[int, str | None]:
+    def _apply(self, db: Db, plan: BatchPlan, landed: Landed | None) -> SettleReport:
+        """The usual way: land the rows, look at them, run the plan's statements over them."""
+        if landed is None:
+            assert plan.landing_sql is not None
+            db.execute(self.dialect.create_landed(LANDED, plan.landing_sql))
+        else:
+            self.attach(db, plan, landed)
+        rows, watermark = self.verified(db, plan, landed)
+        counts: Counter[str] = Counter()
+        for statement in plan.statements:
+            done = db.execute(statement.sql).rowcount
+            if statement.counts is not None:
+                counts[statement.counts] += max(done, 0)
+            reached("mid-settle")
+        return SettleReport(
+            rows=rows,
+            inserted=counts["inserted"],
+            updated=counts["updated"],
+            closed=counts["closed"],
+            deleted=counts["deleted"],
+            watermark=watermark,
+        )
+
+    def _fast_lane(self, db: Db, plan: BatchPlan, landed: Landed | None) -> SettleReport | None:
+        """What the plan's lane saves; None when there is none, or when the database will not have it."""
+        if plan.lane.kind == "insert":
+            return None
+        db.execute("SAVEPOINT ematix_flow_lane")
+        try:
+            report = self._straight(db, plan) if plan.lane.kind == "straight" else self.swap(db, plan, landed)
+        except Exception as exc:
+            if isinstance(exc, FlowError) or self.explained(exc) is None:
+                raise
+            # A value that does not fit, a missing right: the usual way succeeds, or says what is wrong and where.
+            report = None
+        if report is None:
+            db.execute("ROLLBACK TO SAVEPOINT ematix_flow_lane")
+        return report
+
+    def _straight(self, db: Db, plan: BatchPlan) -> SettleReport:
+        assert plan.lane.statement is not None
+        rows = max(db.execute(plan.lane.statement.sql).rowcount, 0)
+        reached("mid-settle")
+        return SettleReport(rows=rows, inserted=rows)
+
+    def swap(self, db: Db, plan: BatchPlan, landed: Landed | None) -> SettleReport | None:
+        """Put the landed table in the target's place; None when that is not to be done now. Part of a savepoint."""
+        raise NotImplementedError(f"{self.dialect.name} says that it swaps tables")
+
+    def verified(self, db: Db, plan: BatchPlan, landed: Landed | None) -> tuple[int, str | None]:
         """Check the landed rows; their number and greatest watermark."""
         if landed is not None and landed.verified:
             rows, watermark = landed.rows, landed.watermark

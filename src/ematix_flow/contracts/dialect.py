@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.contracts.shapes import ColumnShape, TableRef
 from ematix_flow.declare.columns import ColumnType
 from ematix_flow.errors import InvalidIdentifier
 
@@ -24,6 +24,10 @@ class Dialect(ABC):
     max_identifier_bytes: ClassVar[int | None] = None
     bookkeeping_schema: ClassVar[str | None] = "ematix_flow"
     bookkeeping_prefix: ClassVar[str] = ""
+    swaps_tables: ClassVar[bool] = False
+    """Whether another table can take a table's place inside a transaction."""
+    enforces_lengths: ClassVar[bool] = False
+    """Whether a column of a String type refuses a longer text."""
 
     def quote(self, name: str) -> str:
         """A name as an identifier, whatever characters it holds.
@@ -93,6 +97,10 @@ class Dialect(ABC):
         with just the meaning Spark gives the conversion; the load then goes through Spark.
         """
 
+    def lands_as_declared(self, column_type: ColumnType) -> bool:
+        """Whether rows from Spark land in the declared type itself, not in one that is converted when they settle."""
+        return True
+
     @abstractmethod
     def from_native(self, native: str) -> ColumnType | None:
         """The column type behind the database's own type name; None when there is no counterpart."""
@@ -109,9 +117,21 @@ class Dialect(ABC):
         """The statement that makes a schema if it is missing; None where there are no schemas to make."""
         return f"CREATE SCHEMA IF NOT EXISTS {self.quote(schema)}"
 
+    def relation(self, name: str, run_id: str) -> str:
+        """One of the run's own relations (`LANDED`, `SCRATCH`) as statements name it."""
+        return self.quote(name)
+
     def create_landed(self, name: str, query: str) -> str:
         """Pin a query's rows in a temporary table for the rest of the transaction."""
         return f"CREATE TEMPORARY TABLE {self.quote(name)} AS {query}"
+
+    def create_scratch(self, name: str, query: str, keys: Sequence[tuple[str, ColumnType]]) -> str:
+        """Keep a query's rows for the rest of the transaction; `keys` are the columns they will be found by."""
+        return self.create_landed(name, query)
+
+    def delete_where(self, target: str, alias: str, condition: str) -> str:
+        """Delete the rows of `target` that meet a condition, which speaks of them by the alias."""
+        return f"DELETE FROM {target} AS {alias} WHERE {condition}"
 
     def delete_matching(self, target: str, source: str, condition: str) -> str:
         """Delete the rows of `target` (alias t) for which `source` (alias s) has a row that meets the condition."""
@@ -133,6 +153,10 @@ class Dialect(ABC):
         tail = f" NOT NULL DEFAULT {default}" if default is not None else ""
         return f"ALTER TABLE {table} ADD COLUMN {self.quote(column)} {type_sql}{tail}"
 
+    def column_notes(self, table: str, columns: Sequence[tuple[str, ColumnType]]) -> tuple[str, ...]:
+        """Statements that keep what the types of new columns would forget, such as a length; mostly none."""
+        return ()
+
     def widen_column(self, table: str, column: str, type_sql: str) -> str | None:
         """Change a column to a wider type; None when the database cannot."""
         return f"ALTER TABLE {table} ALTER COLUMN {self.quote(column)} TYPE {type_sql}"
@@ -140,3 +164,11 @@ class Dialect(ABC):
     def drop_not_null(self, table: str, column: str) -> str | None:
         """Allow NULL in a column; None when the database cannot."""
         return f"ALTER TABLE {table} ALTER COLUMN {self.quote(column)} DROP NOT NULL"
+
+    def widened(self, table: str, live: ColumnShape, type_sql: str) -> str | None:
+        """The same as `widen_column`, for databases that must be told everything else about the column again."""
+        return self.widen_column(table, live.name, type_sql)
+
+    def relaxed(self, table: str, live: ColumnShape, widened_to: str | None) -> str | None:
+        """The same as `drop_not_null`, for databases that must be told the type again: the live one, or a wider."""
+        return self.drop_not_null(table, live.name)

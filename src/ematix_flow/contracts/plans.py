@@ -89,6 +89,23 @@ class DdlPlan:
 
 
 @dataclass(frozen=True)
+class Lane:
+    """How landed rows reach the target, and why.
+
+    `insert`: the plan's statements read them. `swap`: the landed table, in just the target's form, takes the target's
+    place; `columns` are the landed ones and `constants` those that are added with one value for all rows. `straight`:
+    one statement moves rows from the source's query into the target and nothing is landed. Whatever a fast lane cannot
+    do in the end is done by the plan's statements.
+    """
+
+    kind: Literal["insert", "swap", "straight"] = "insert"
+    reason: str = ""
+    columns: tuple[ColumnSpec, ...] = ()
+    constants: tuple[tuple[ColumnSpec, str], ...] = ()
+    statement: Statement | None = None
+
+
+@dataclass(frozen=True)
 class SourceQuery:
     """Where rows come from, in the source's own words. Exactly one of `sql`, `table` and `frame` is set.
 
@@ -128,7 +145,10 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """One target's load, decided. `flow preview` prints it, the engines walk it."""
+    """One target's load, decided. `flow preview` prints it, the engines walk it.
+
+    `run_id` is that of the run it was made for; relations of the run's own may carry it in their names.
+    """
 
     pipeline: str
     target: TargetSpec
@@ -142,11 +162,13 @@ class BatchPlan:
     checks: tuple[Check, ...]
     statements: tuple[Statement, ...]
     watermark: WatermarkRule | None
+    lane: Lane = Lane()
     keys: tuple[str, ...] = ()
     keys_reason: str = ""
     compare_columns: tuple[str, ...] = ()
     compare_reason: str = ""
     notes: tuple[str, ...] = ()
+    run_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -240,6 +262,7 @@ __all__ = [
     "Check",
     "DdlPlan",
     "Landed",
+    "Lane",
     "OpenedRun",
     "Profile",
     "Reading",

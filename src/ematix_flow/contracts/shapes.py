@@ -17,6 +17,11 @@ class TableRef:
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}" if self.schema else self.name
 
+    @property
+    def events(self) -> TableRef:
+        """The companion in which `exact_history` keeps every event."""
+        return TableRef(self.schema, f"{self.name}__events")
+
 
 @dataclass(frozen=True)
 class ColumnShape:
@@ -31,13 +36,17 @@ class ColumnShape:
 
 @dataclass(frozen=True)
 class TableShape:
-    """A live table: columns in order, primary key, unique constraints, and whether any row is in it."""
+    """A live table: columns in order, primary key, unique constraints, and whether any row is in it.
+
+    `bound_by` names what hangs on this very table (views, triggers, …) and would be lost if another took its place.
+    """
 
     ref: TableRef
     columns: tuple[ColumnShape, ...]
     primary_key: tuple[str, ...] = ()
     unique: tuple[tuple[str, ...], ...] = ()
     has_rows: bool = False
+    bound_by: tuple[str, ...] = ()
 
     def column(self, name: str) -> ColumnShape | None:
         """The column of that name, or None."""

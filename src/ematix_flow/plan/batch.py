@@ -11,6 +11,7 @@ from ematix_flow.contracts.plans import (
     BatchPlan,
     Check,
     DdlPlan,
+    Lane,
     Profile,
     Reading,
     Route,
@@ -27,7 +28,9 @@ from ematix_flow.declare.target import Mode, TargetSpec
 from ematix_flow.errors import InvalidPlan, MissingSourceColumn, UnsupportedMode, closest, listed
 from ematix_flow.plan.ddl import create_statements, plan_ddl
 from ematix_flow.plan.expressions import ColumnExpr, NotPushable, compile_column, step_sql
+from ematix_flow.plan.file_drift import plan_file_drift
 from ematix_flow.plan.history import events_table
+from ematix_flow.plan.lanes import choose_lane
 from ematix_flow.plan.physical import events_columns
 from ematix_flow.plan.route import choose_route
 from ematix_flow.plan.strategies import Load, landed_profile, mode_checks, mode_statements
@@ -91,10 +94,12 @@ def plan_load(
     profile: Profile | None = None
     checks: tuple[Check, ...] = ()
     statements: tuple[Statement, ...] = ()
+    lane = Lane()
     if sink.dialect is not None:
         load = Load(sink.dialect, target, sink.table, columns, stamp)
         profile, checks = landed_profile(load, watermark), mode_checks(load)
         statements = mode_statements(load)
+        lane = choose_lane(load, sink.live, ddl, route, landing if route.engine == "pushdown" else None, watermark)
     return BatchPlan(
         pipeline=spec.history_name(target),
         target=target,
@@ -108,10 +113,12 @@ def plan_load(
         checks=checks,
         statements=statements,
         watermark=watermark,
+        lane=lane,
         keys=keys,
         keys_reason=keys_reason,
         compare_columns=compare,
         compare_reason=compare_reason,
+        run_id=stamp.run_id,
     )
 
 
@@ -125,7 +132,7 @@ def _watermark(target: TargetSpec, stored: tuple[str, str] | None) -> WatermarkR
 
 def _ddl(spec: PipelineSpec, target: TargetSpec, sink: TargetSide) -> DdlPlan:
     if sink.dialect is None:
-        return DdlPlan("match")
+        return plan_file_drift(target, sink.table, sink.live, spec.on_drift)
     plan = plan_ddl(sink.dialect, target, sink.table, sink.live, spec.on_drift)
     if not target.exact_history or sink.live_events is not None:
         return plan
@@ -156,6 +163,11 @@ def user_sql_probe(target: TargetSpec, source: SourceSide) -> str | None:
         if _user_sql_share(column) and isinstance(found, ColumnExpr):
             parts.append(f"{found.sql} AS {source.dialect.quote(column.name)}")
     return f"SELECT {', '.join(parts)} FROM {projection.relation()}" if parts else None
+
+
+def uses_mark(query: SourceQuery) -> bool:
+    """Whether the SQL names `$watermark` itself."""
+    return query.sql is not None and _WATERMARK.search(query.sql) is not None
 
 
 def _with_mark(source: SourceSide, watermark: WatermarkRule | None) -> SourceQuery:
@@ -293,7 +305,28 @@ def _native(source: SourceSide, name: str) -> str:
     return next((shape.native for shape in source.shapes or () if shape.name == name), "an unknown type")
 
 
-def _reading(spec: PipelineSpec, projection: _Projection, watermark: WatermarkRule | None) -> Reading:
+def reading_of(
+    spec: PipelineSpec,
+    target: TargetSpec,
+    source: SourceSide,
+    watermark: WatermarkRule | None,
+    *,
+    filters: bool = True,
+    aliased: bool = False,
+) -> Reading:
+    """How the columns of a target are read from its source.
+
+    Args:
+        filters: whether rows up to the mark may be left out; without it the mark only stands for `$watermark`.
+        aliased: let the source give every column under its declared name, also when it computes nothing.
+    """
+    projection = _Projection(target, target.table.columns, source, _with_mark(source, watermark))
+    return _reading(spec, projection, watermark if filters else None, aliased=aliased)
+
+
+def _reading(
+    spec: PipelineSpec, projection: _Projection, watermark: WatermarkRule | None, *, aliased: bool = False
+) -> Reading:
     """What the source computes itself, and what is left for Spark.
 
     SQL that the user wrote (`derive`, `sql`, `filter_where`) is in the source's dialect and runs there; with it goes
@@ -315,7 +348,7 @@ def _reading(spec: PipelineSpec, projection: _Projection, watermark: WatermarkRu
     upto = user_steps[-1] + 1 if user_steps else 0
     shares = {column.name: len(column.normalizers) if upto else _user_sql_share(column) for column in columns}
     query, mark, types = projection.query, watermark, dict(projection.types)
-    if upto or any(shares.values()):
+    if upto or aliased or any(shares.values()):
         query, types = _source_share(projection, shares, steps[:upto])
         renamed = {}
         pending = {c.name: c.normalizers[shares[c.name] :] for c in columns if c.normalizers[shares[c.name] :]}

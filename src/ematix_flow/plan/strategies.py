@@ -31,7 +31,7 @@ class Load:
     @property
     def landed_sql(self) -> str:
         """The landed relation, quoted."""
-        return self.dialect.quote(LANDED)
+        return self.dialect.relation(LANDED, self.stamp.run_id)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,9 +68,9 @@ class Load:
 def mode_statements(load: Load) -> tuple[Statement, ...]:
     """The statements of the target's mode, to be run in order in one transaction."""
     if load.target.mode == "append":
-        return (_insert_all(load),)
+        return (insert_all(load),)
     if load.target.mode == "truncate":
-        return (Statement(f"DELETE FROM {load.table_sql}", why="empty the target"), _insert_all(load))
+        return (Statement(f"DELETE FROM {load.table_sql}", why="empty the target"), insert_all(load))
     if load.target.is_merge:
         return _merge(load)
     from ematix_flow.plan.history import history_statements
@@ -116,12 +116,13 @@ def landed_profile(load: Load, watermark: WatermarkRule | None) -> Profile:
     return Profile(f"SELECT {', '.join(parts)} FROM {load.landed_sql}", tuple(checks))
 
 
-def _insert_all(load: Load) -> Statement:
+def insert_all(load: Load, rows: str | None = None) -> Statement:
+    """Insert all landed rows, or those of another relation, with their stamps."""
     stamped = load.stamp_values()
     into = load.dialect.columns([*load.names, *(name for name, _ in stamped)])
     values = ", ".join([load.dialect.columns(load.names, "s"), *(value for _, value in stamped)])
     return Statement(
-        f"INSERT INTO {load.table_sql} ({into}) SELECT {values} FROM {load.landed_sql} AS s",
+        f"INSERT INTO {load.table_sql} ({into}) SELECT {values} FROM {rows or load.landed_sql} AS s",
         counts="inserted",
         why="insert the landed rows",
     )
@@ -159,7 +160,7 @@ def _merge(load: Load) -> tuple[Statement, ...]:
                 why="update the rows whose compared columns differ",
             )
         )
-    insert = _insert_all(load)
+    insert = insert_all(load)
     fresh = f"{insert.sql} WHERE NOT EXISTS (SELECT 1 FROM {load.table_sql} AS t WHERE {match})"
     statements.append(Statement(fresh, counts="inserted", why="insert the keys that are new"))
     return tuple(statements)

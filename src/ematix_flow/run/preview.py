@@ -177,13 +177,16 @@ def _plan(
 
 def _shown(plan: BatchPlan, target: TargetSpec, resolved: ResolvedConnection) -> TargetPlan:
     primary_key = physical_primary_key(target)
-    statements = [statement.sql for statement in (*plan.ddl.statements, *plan.statements)]
+    statements = [statement.sql for statement in plan.ddl.statements]
     if plan.landing_sql is not None:
-        at = len(plan.ddl.statements)
-        statements.insert(at, f"-- landed rows\n{plan.landing_sql}")
+        statements.append(f"-- landed rows\n{plan.landing_sql}")
     elif plan.reading is not None:
-        at = len(plan.ddl.statements)
-        statements.insert(at, f"-- landed rows, read by Spark\n{plan.reading.query.text}")
+        statements.append(f"-- landed rows, read by Spark\n{plan.reading.query.text}")
+    if plan.lane.kind != "insert":
+        statements.append(f"-- fast lane: {plan.lane.reason}; only if that cannot be done:")
+    elif plan.lane.reason:
+        statements.append(f"-- no fast lane: {plan.lane.reason}")
+    statements += [statement.sql for statement in plan.statements]
     return TargetPlan(
         schema_qualified_name=str(target.table),
         mode=target.mode,
