@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -31,6 +32,18 @@ TYPES = [
     c.SmallInt(), c.Integer(), c.BigInt(), c.Numeric(5, 2), c.Numeric(38, 10), c.Boolean(), c.Date(), c.UUID(),
     c.Text(), c.String(3), c.Bytes(), c.Double(), c.Float(), c.Timestamp(), c.TimestampTZ(),
 ]  # fmt: skip
+
+
+DOCUMENTS: list[Any] = [
+    '{"a":1}', ' {"a": [1, null, {"b": "ü"}]} ', "1e400", '"x"', "null", "true", '{"a":1,"a":2}', "-0", "1E5", "[]",
+    '"\\ud800"', '"\\u0000"', '"\x7f"', "\n1\t\r ", '"' + "x" * 9000 + '"', "[" * 300 + "]" * 300, "1" * 6000,
+    "0." + "1" * 6000,
+    '{"a": 1', '{"a": 1} x', '{"a":1}}', "{'a': 1}", "{a: 1}", '{"a" 1}', '{"a":}', "{1:2}", "{,}", "NaN", "[NaN]",
+    "Infinity", "-Infinity", "-INF", "[1,]", "[,1]", "[1 2]", "", "   ", "01", "+1", ".5", "1.", "--1", "1,2", "1, 2",
+    '"a\tb"', "1] [2", "1], [2", "1]", "]", "/*c*/1", "1 //x", "nul", "True", "undefined", '"\\x"', '"abc', '"a" "b"',
+    "\ufeff1", "\u00a01", "\x0b1", "1\x00", '1,"x"] [', "[" * 1500 + "]" * 1500,
+]  # fmt: skip
+"""Texts that are JSON, then texts that are not."""
 
 
 def model(value: Any, kind: c.ColumnType, source: c.ColumnType) -> Any:
@@ -64,6 +77,30 @@ def test_text_fits_alike(spark: SparkSession, to: c.ColumnType) -> None:
         ]
     wrong = [(v, f, e) for v, f, e in zip(TEXTS, found, expected, strict=True) if f != e]
     assert not wrong, f"(text, Spark, SQLite) = {wrong[:6]}"
+
+
+@pytest.mark.parametrize("to", [c.JSON(), c.JSONB()], ids=str)
+def test_a_text_is_json_in_spark_exactly_when_it_is_in_sqlite(spark: SparkSession, to: c.ColumnType) -> None:
+    texts = [*TEXTS, *DOCUMENTS, *_damaged(DOCUMENTS[1], seed=4)]
+    found = through_spark(spark, texts, t.StringType(), to)
+    expected = [model(value, to, c.Text()) for value in texts]
+    wrong = [(v, f, e) for v, f, e in zip(texts, found, expected, strict=True) if f != e]
+    assert not wrong, f"(text, Spark, SQLite) = {wrong[:6]}"
+    kept = [text for text in DOCUMENTS if text in found]
+    assert kept == DOCUMENTS[:18]
+
+
+def _damaged(document: str, seed: int) -> list[str]:
+    """A document with a character taken out, put in or changed, in many ways."""
+    chance = random.Random(seed)
+    damaged = []
+    for _ in range(400):
+        place, new = (
+            chance.randrange(len(document)),
+            chance.choice(['"', "[", "]", "{", "}", ",", ":", " ", "0", "\\", ""]),
+        )
+        damaged.append(document[:place] + new + document[place + chance.randrange(2) :])
+    return damaged
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,14 @@ from ematix_flow.errors import InvalidSource, listed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _CORRUPT = "_ematix_flow_corrupt"
 _EXACT_TEXT = (Text, String, Numeric, JSON, JSONB)
 _UNREADABLE = (".zst", ".zstd")
+_GAP_DAYS = (-141_437, -141_427)
+"""5 and 15 October 1582, as days before 1970."""
+_DAY_MICROS = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,20 @@ class FrameFiles:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def read(self, folder: str, files: Sequence[DataFile], expected: Expected) -> DataFrame:
-        """The rows of some files of a folder, with the columns of its partition folders."""
+    def read(
+        self, folder: str, files: Sequence[DataFile], expected: Expected, known: Mapping[str, Any] | None = None
+    ) -> DataFrame:
+        """The rows of some files of a folder, with the columns of its partition folders.
+
+        Args:
+            folder: Where they are.
+            files: Which ones.
+            expected: What the load declares about them.
+            known: The schema of all of them, when somebody kept it; columns that a file lacks are NULL in it, and
+                narrower numbers are widened.
+        """
+        from pyspark.sql.types import StructType
+
         self._refuse_unreadable(files)
         if self.file_format == "csv":
             return self._csv(folder, files, expected)
@@ -84,6 +99,8 @@ class FrameFiles:
         if self.file_format == "json_lines":
             schema = self._json_schema(paths, expected)
             reader = reader.options(mode="FAILFAST", **TEXT_TIMES)
+        elif known is not None:
+            schema = StructType.fromJson(dict(known))
         else:
             reader = reader.option("mergeSchema", str(len(paths) > 1).lower())
             if not partitions:
@@ -142,7 +159,7 @@ class FrameFiles:
 
     def _json_schema(self, paths: Sequence[str], expected: Expected) -> StructType:
         """Inferred types, except where the declared type wants the value's exact text."""
-        from pyspark.sql.types import StringType, StructField, StructType
+        from pyspark.sql.types import DecimalType, DoubleType, StringType, StructField, StructType
 
         limit = (self.options.json_read_options or {}).get("schema_infer_max_records")
         inferred = self._sampled_json_schema(paths, limit) if limit else self._whole_json_schema(paths)
@@ -152,13 +169,26 @@ class FrameFiles:
             if isinstance(column.type, _EXACT_TEXT) and name in expected.untouched
         }
         fields = [StructField(f.name, StringType()) if f.name in exact else f for f in inferred.fields]
+        # Digits that a double would lose are kept for a marker that changes a decimal.
+        decimals = {name for name, column in expected.columns.items() if isinstance(column.type, Numeric)}
+        fields = [
+            StructField(f.name, DecimalType(38, 18)) if f.name in decimals and f.dataType == DoubleType() else f
+            for f in fields
+        ]
         if limit or not fields:  # what was not sampled may still be there: declared columns are always looked for
             known = {f.name for f in fields}
             fields += [StructField(name, StringType()) for name in expected.columns if name not in known]
         return StructType(fields)
 
     def _whole_json_schema(self, paths: Sequence[str]) -> StructType:
-        return self.spark.read.options(mode="FAILFAST", prefersDecimal="true").json(list(paths)).schema
+        reader = self.spark.read.options(mode="FAILFAST")
+        try:
+            return reader.option("prefersDecimal", "true").json(list(paths)).schema
+        except Exception as exc:
+            if "NEGATIVE_SCALE_DISALLOWED" not in str(exc):
+                raise
+            # A number such as 1E22: Spark has no decimal for it, and stops instead of taking a double.
+            return reader.option("prefersDecimal", "false").json(list(paths)).schema
 
     def _sampled_json_schema(self, paths: Sequence[str], limit: int) -> StructType:
         """The types of the first records. Only those are looked at: `samplingRatio` would still read every file."""
@@ -273,22 +303,26 @@ class FrameFiles:
             options = written_layout(self.options).write_options()
         elif self.file_format == "json_lines":
             options = {"ignoreNullFields": "false", "encoding": "UTF-8", **TEXT_TIMES}
-        elif self.options.parquet_compression is not None:
-            options = {"compression": self.options.parquet_compression}
+        elif self.file_format == "parquet":
+            options = dict(_PARQUET_OPTIONS)
+            if self.options.parquet_compression is not None:
+                options["compression"] = self.options.parquet_compression
         writer = frame.write.format(SPARK_FORMAT[self.file_format]).mode("overwrite").options(**options)
         if self.options.partition_by:
             writer = writer.partitionBy(*self.options.partition_by)
         writer.save("file://" + self.store.raw_path(place))
 
     def as_writable(self, frame: DataFrame, names: Sequence[str]) -> DataFrame:
-        """The columns in order, in a form the format can hold; text that would come back as NULL stops the load."""
+        """The columns in order, in a form the format can hold; a value that would come back changed stops the load."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import BinaryType, StringType
 
+        types = {f.name: f.dataType for f in frame.schema.fields}
+        if self.file_format == "orc":
+            return frame.select([_held_by_orc(name, types[name]).alias(name) for name in names])
         if self.file_format != "csv":
             return frame.select([F.col(quoted(name)) for name in names])
         null_value = written_layout(self.options).null_value
-        types = {f.name: f.dataType for f in frame.schema.fields}
         values: list[Column] = []
         for name in names:
             value = F.col(quoted(name))
@@ -303,6 +337,40 @@ class FrameFiles:
                 value = F.when(value == null_value, F.raise_error(F.lit(clash)).cast("string")).otherwise(value)
             values.append(value.alias(name))
         return frame.select(values)
+
+
+_PARQUET_OPTIONS = {
+    # Figures that no reader asks for cost a tenth of the writing: lowest and highest of a column with one value in a
+    # file, and histograms of sizes.
+    "parquet.column.statistics.enabled#_batch_id": "false",
+    "parquet.size.statistics.enabled": "false",
+}
+
+
+def _held_by_orc(name: str, data_type: DataType) -> Column:
+    """A column whose times Spark's ORC writer would change: such a value fails the load.
+
+    It knows only days of the calendar of their time, in which 4 October 1582 is followed by the 15th, and puts an
+    instant in the last second before 1970 one second later.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DateType, TimestampType
+
+    column = F.col(quoted(name))
+    if isinstance(data_type, DateType):
+        lost, what = F.unix_date(column).between(_GAP_DAYS[0], _GAP_DAYS[1] - 1), "a day"
+    elif isinstance(data_type, TimestampType):
+        micros = F.unix_micros(column)
+        in_gap = micros.between(_GAP_DAYS[0] * _DAY_MICROS, _GAP_DAYS[1] * _DAY_MICROS - 1)
+        lost, what = in_gap | micros.between(-999_000, -1), "an instant"
+    else:
+        return column
+    message = error_text(
+        f"Column '{name}' has {what} that ORC files cannot keep: 5 to 14 October 1582, or the second before 1970.",
+        column=name,
+        fix="write Parquet, or declare Text",
+    )
+    return F.when(lost, F.raise_error(F.lit(message)).cast(data_type)).otherwise(column)
 
 
 def quoted(name: str) -> str:

@@ -198,7 +198,7 @@ def _settled(marker: n.Parser, given: Column, read: Column, wanted: ColumnType, 
     """What a parser gives: what it read, or what was declared for failure."""
     spark_type = to_spark_type(wanted)
     if marker.on_failure == "error":
-        read = F.when(given.isNotNull() & read.isNull(), failing(name, str(wanted), marker.kind)).otherwise(read)
+        read = F.coalesce(read, F.when(given.isNotNull(), failing(name, str(wanted), marker.kind)))
     elif marker.on_failure == "default":
         read = F.coalesce(read, _literal(marker, marker.default, spark_type))
     return _Value(read, spark_type)

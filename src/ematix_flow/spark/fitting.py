@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from pyspark.sql import Column, functions as F, types as t
 
 from ematix_flow.declare import columns as c
@@ -14,6 +16,8 @@ _FLOATS = (c.Float, c.Double)
 _TIMES = (c.Date, c.Timestamp, c.TimestampTZ)
 _TEXTS = (c.Text, c.String, c.JSON, c.JSONB, c.UUID)
 _BITS: dict[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
+# Spark's own defaults let single quotes and NaN pass, and refuse numbers of more than 1,000 digits.
+_STRICT_JSON = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false", "maxNumLen": str(2**31 - 1)}
 _UUID = r"\A([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\z"
 
 
@@ -21,8 +25,8 @@ def fit_column(column: Column, from_type: t.DataType, to: c.ColumnType, name: st
     """The column in its declared type.
 
     A number becomes a whole one only when it is whole; decimals are rounded half away from zero to their scale and fail
-    when too large; text is read by an ANSI cast; `String[n]` fails on longer text. The failure names column and type
-    and never the value.
+    when too large; text is read by an ANSI cast; `String[n]` fails on longer text, JSON on what is not one document.
+    The failure names column and type and never the value.
 
     Args:
         column: The normalized column.
@@ -38,7 +42,20 @@ def fit_column(column: Column, from_type: t.DataType, to: c.ColumnType, name: st
         fitted = F.when(F.length(fitted) > to.length, failing(name, str(to))).otherwise(fitted)
     if not may_fail:
         return fitted
-    return F.when(column.isNotNull() & fitted.isNull(), failing(name, str(to))).otherwise(fitted)
+    # One evaluation: Spark would work a cast out twice that stands in a condition and in its branch.
+    return F.coalesce(fitted, F.when(column.isNotNull(), failing(name, str(to))))
+
+
+def typed_column(
+    column: Column, given: t.DataType, source: c.ColumnType | None, name: str
+) -> tuple[Column, t.DataType]:
+    """A column in the type its source says it has, for sources that hand times and exact numbers over as text.
+
+    Markers and row steps see values, not their spelling: a decimal is ordered as a number, a time can be shifted.
+    """
+    if isinstance(given, t.StringType) and isinstance(source, (*_TIMES, c.Numeric)):
+        return fit_column(column, given, source, name), to_spark_type(source)
+    return column, given
 
 
 def fitted_or_null(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) -> Column:
@@ -67,6 +84,8 @@ def _fitted(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) 
     wanted = to_spark_type(to)
     if isinstance(from_type, t.NullType):
         return column.cast(wanted), False
+    if from_type == wanted and not isinstance(wanted, t.StringType):
+        return column, False
     given = from_spark_type(from_type)
     if isinstance(given, c.JSON):
         if isinstance(to, _TEXTS) and not isinstance(to, c.UUID):
@@ -107,6 +126,8 @@ def _from_text(column: Column, to: c.ColumnType, wanted: t.DataType) -> tuple[Co
     if isinstance(to, c.UUID):
         lowered = F.lower(column)
         return F.when(lowered.rlike(_UUID), F.regexp_replace(lowered, _UUID, "$1-$2-$3-$4-$5")), True
+    if isinstance(to, c.JSON | c.JSONB):
+        return F.when(_is_json(column), column), True
     if isinstance(to, _TEXTS):
         return column, False
     if isinstance(to, c.Bytes):
@@ -114,6 +135,17 @@ def _from_text(column: Column, to: c.ColumnType, wanted: t.DataType) -> tuple[Co
     if isinstance(to, c.Float):
         return _narrowed(column.try_cast("double")), True
     return column.try_cast(wanted), True
+
+
+def _is_json(column: Column) -> Column:
+    """True for a text that is one JSON document, and False or NULL for any other.
+
+    Spark stops reading when it has one document, whatever comes behind. So the text becomes the first of two elements:
+    the second is found only when the first was read to its end, and was one.
+    """
+    end = uuid4().hex
+    pair = F.concat(F.lit("["), column, F.lit(f',"{end}"]'))
+    return F.get(F.from_json(pair, t.ArrayType(t.StringType()), _STRICT_JSON), F.lit(1)) == F.lit(end)
 
 
 def _narrowed(column: Column) -> Column:
