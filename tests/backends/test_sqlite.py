@@ -15,7 +15,6 @@ from ematix_flow.pipeline import sync
 from ematix_flow.testing.bench import Bench
 from ematix_flow.testing.contract import BackendContract
 from ematix_flow.testing.endpoints import Endpoint, FilesEndpoint, SqlEndpoint, SqliteEndpoint
-from ematix_flow.testing.gaps import notimpl, notyet
 from ematix_flow.types import BigInt, Text
 
 NO_NAN = frozenset({("float", "nan"), ("double", "nan")})
@@ -23,9 +22,6 @@ NO_NAN = frozenset({("float", "nan"), ("double", "nan")})
 
 class TestSqlite(BackendContract):
     """A file beside the project."""
-
-    widens_columns = notyet("SQLite cannot change a column's declared type; wider values fit as they are")
-    relaxes_not_null = notimpl("SQLite has no ALTER COLUMN; the table would have to be rebuilt")
 
     @pytest.fixture
     def target(self, tmp_project: Path) -> SqlEndpoint:

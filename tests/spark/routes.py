@@ -1,4 +1,4 @@
-"""One set of values through every route: Spark, PostgreSQL, SQLite. Each route runs one query for all markers."""
+"""One set of values through every route: Spark, PostgreSQL, SQLite, DuckDB. Each runs one query for all markers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+import duckdb
 import psycopg
+import pyarrow as pa
 from pyspark.sql import Column, SparkSession, functions as F, types as t
 
-from ematix_flow.backends import sqlite_functions
+from ematix_flow.backends import duckdb_functions, sqlite_functions
 from ematix_flow.declare.columns import ColumnType, Numeric, Timestamp, TimestampTZ
 from ematix_flow.declare.normalizers import Normalizer
+from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.values import instant_text, wall_text
 from ematix_flow.plan.expressions import ColumnExpr, NotPushable, compile_column
 from ematix_flow.spark import expressions
-from ematix_flow.spark.types import to_spark_type
+from ematix_flow.spark.types import to_arrow_schema, to_spark_type
 
 Chain = tuple[Normalizer, ...]
 
@@ -103,6 +106,27 @@ def through_sqlite(chains: Sequence[Chain], values: Sequence[Any], kind: ColumnT
         results.append([Decimal(v) if is_decimal and v is not None else comparable(v) for (v,) in rows])
     connection.close()
     return results
+
+
+def through_duckdb(chains: Sequence[Chain], values: Sequence[Any], kind: ColumnType) -> list[list[Any] | NotPushable]:
+    """The same in DuckDB. The session's zone is far from UTC: it must not matter."""
+    compiled = [compile_column("duckdb", chain, ColumnExpr('t."x y"', kind), name="v") for chain in chains]
+    selected = []
+    for c in compiled:
+        if isinstance(c, ColumnExpr):
+            moment = f"({c.sql}) AT TIME ZONE 'UTC'" if isinstance(c.type, TimestampTZ) else c.sql
+            tail = "Z" if isinstance(c.type, TimestampTZ) else ""
+            is_time = isinstance(c.type, TimestampTZ | Timestamp)
+            selected.append(f"strftime({moment}, '%Y-%m-%dT%H:%M:%S.%f{tail}')" if is_time else c.sql)
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("SET TimeZone = 'Pacific/Auckland'")
+        duckdb_functions.register(connection)
+        arrow = to_arrow_schema([ColumnSpec("x y", kind)]).field(0).type
+        rows = pa.table({"i": pa.array(range(len(values)), pa.int32()), "x y": pa.array(values, arrow)})
+        connection.register("t", rows)
+        found = connection.execute(f"SELECT {', '.join(['t.i', *selected])} FROM t ORDER BY t.i").fetchall()
+    columns = iter([[comparable(row[k + 1]) for row in found] for k in range(len(selected))])
+    return [c if isinstance(c, NotPushable) else next(columns) for c in compiled]
 
 
 def _to_sqlite(value: Any, kind: ColumnType) -> Any:

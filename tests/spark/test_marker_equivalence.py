@@ -1,4 +1,4 @@
-"""The heart: a marker means the same in Spark, in PostgreSQL, in SQLite and in the model, for every value."""
+"""The heart: a marker means the same in Spark, PostgreSQL, SQLite, DuckDB and the model, for every value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ematix_flow.declare.columns import BigInt, ColumnType, Date, Double, Numeri
 from ematix_flow.plan.expressions import NotPushable
 from tests.services.postgres import PostgresServer
 from tests.spark.nasty_values import NASTY
-from tests.spark.routes import Chain, through_postgres, through_spark, through_sqlite
+from tests.spark.routes import Chain, through_duckdb, through_postgres, through_spark, through_sqlite
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,7 @@ def assert_equal_routes(
     for route, found in (
         ("postgres", through_postgres(pg, chains, values, kind)),
         ("sqlite", through_sqlite(chains, values, kind)),
+        ("duckdb", through_duckdb(chains, values, kind)),
     ):
         for chain, right, result in zip(chains, expected, found, strict=True):
             if isinstance(result, NotPushable):
@@ -243,7 +244,7 @@ def test_markers_agree_on_decimals(spark: SparkSession, pg: psycopg.Connection[A
     assert_equal_routes(spark, pg, chains, values, Numeric(12, 4))
 
 
-def test_markers_agree_on_doubles_and_their_rounding_stays_out_of_postgres(
+def test_markers_agree_on_doubles_and_their_rounding_stays_out_of_postgres_and_duckdb(
     spark: SparkSession, pg: psycopg.Connection[Any]
 ) -> None:
     generator = random.Random(7)
@@ -335,3 +336,4 @@ def test_a_region_stays_on_spark_and_means_what_the_zone_data_says(
     assert found == [to_timezone(value.strftime("%Y-%m-%dT%H:%M:%S"), zone) for value in values]
     assert isinstance(through_postgres(pg, chains, values, TimestampTZ())[0], NotPushable)
     assert isinstance(through_sqlite(chains, values, TimestampTZ())[0], NotPushable)
+    assert isinstance(through_duckdb(chains, values, TimestampTZ())[0], NotPushable)

@@ -6,7 +6,6 @@ the affinity that keeps the value as it is, the first tells people and this back
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 import threading
@@ -16,13 +15,13 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ematix_flow.backends import spool
+from ematix_flow.backends import spool, sqlite_columns
 from ematix_flow.backends.books import Db
-from ematix_flow.backends.locks import FileLock, digest
-from ematix_flow.backends.sql import SqlBackend, failed_statement, not_a_table
+from ematix_flow.backends.database_file import DatabaseFileBackend
+from ematix_flow.backends.sql import failed_statement, not_a_table
 from ematix_flow.contracts.backend import Capabilities
 from ematix_flow.contracts.dialect import LANDED, Dialect
-from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun, Reading, SourceQuery
+from ematix_flow.contracts.plans import BatchPlan, Landed, Reading, SourceQuery, Statement
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.columns import (
     JSON,
@@ -43,9 +42,8 @@ from ematix_flow.declare.columns import (
     Timestamp,
     TimestampTZ,
 )
-from ematix_flow.declare.connection import Connection, SQLiteConnection
+from ematix_flow.declare.connection import SQLiteConnection
 from ematix_flow.errors import (
-    AlreadyRunning,
     ConnectionFailed,
     DuplicateKeys,
     FlowError,
@@ -76,6 +74,7 @@ _BARE_TYPES: dict[type[ColumnType], str] = {
 _NATIVE_TYPES = {native: cls() for cls, native in _BARE_TYPES.items()}
 _FOREIGN_TYPES: dict[str, ColumnType] = {
     "INT": BigInt(),
+    "INTEGER PRIMARY KEY": BigInt(),
     "TINYINT": BigInt(),
     "MEDIUMINT": BigInt(),
     "INT2": BigInt(),
@@ -86,6 +85,10 @@ _FOREIGN_TYPES: dict[str, ColumnType] = {
     "BOOL": Boolean(),
     "CLOB": Text(),
 }
+
+
+_ROW_ID = "INTEGER PRIMARY KEY"
+"""A column that is another name for the row's own number, of 64 bits; it must go on being called INTEGER."""
 
 
 class SqliteDialect(Dialect):
@@ -115,10 +118,11 @@ class SqliteDialect(Dialect):
     def same_type(self, declared: ColumnType, native: str) -> bool:
         if self.from_native(native) == declared:
             return True
-        # A table made by hand: SQLite keeps any whole number in INTEGER and any text in TEXT.
+        # A table made by hand: what is no word of ours is taken for what SQLite keeps there, any whole number or text.
         text = native.upper().strip()
-        whole = isinstance(declared, SmallInt | Integer | BigInt | Boolean) and text in ("INTEGER", "INT", "BIGINT")
-        real = isinstance(declared, Float | Double) and text in ("REAL", "DOUBLE", "FLOAT")
+        whole = isinstance(declared, SmallInt | Integer | BigInt | Boolean) and text in ("INT", _ROW_ID)
+        whole = whole or (isinstance(declared, Boolean) and text in ("INTEGER", "BIGINT"))
+        real = isinstance(declared, Float | Double) and text == "REAL"
         plain = text in ("TEXT", "VARCHAR", "CLOB") and not isinstance(
             declared, SmallInt | Integer | BigInt | Boolean | Float | Double | Bytes
         )
@@ -188,10 +192,10 @@ class SqliteDialect(Dialect):
         return f"CREATE TEMPORARY TABLE {self.quote(name)} AS {query}"
 
     def widen_column(self, table: str, column: str, type_sql: str) -> str | None:
-        return None
+        return sqlite_columns.widen_statement(table, self.quote(column), type_sql)
 
     def drop_not_null(self, table: str, column: str) -> str | None:
-        return None
+        return sqlite_columns.drop_not_null_statement(table, self.quote(column))
 
     @staticmethod
     def _quoted(text: str) -> str:
@@ -200,9 +204,10 @@ class SqliteDialect(Dialect):
         return "'" + text.replace("'", "''") + "'"
 
 
-class SqliteBackend(SqlBackend):
+class SqliteBackend(DatabaseFileBackend):
     """One SQLite database file, or `:memory:` within this process."""
 
+    system = "SQLite"
     connection_type = SQLiteConnection
     dialect: ClassVar[Dialect] = SqliteDialect()
     capabilities = Capabilities(modes=frozenset({"append", "truncate", "merge", "scd1", "scd2"}))
@@ -210,16 +215,6 @@ class SqliteBackend(SqlBackend):
 
     _memory: ClassVar[dict[str, sqlite3.Connection]] = {}
     _memory_guard: ClassVar[threading.RLock] = threading.RLock()
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        assert isinstance(connection, SQLiteConnection)
-        self.path = str(connection.path)
-
-    @property
-    def is_memory(self) -> bool:
-        """Whether the database lives only in this process."""
-        return self.path == ":memory:"
 
     def table_ref(self, schema: str, name: str) -> TableRef:
         if schema not in ("", "main"):
@@ -233,7 +228,7 @@ class SqliteBackend(SqlBackend):
 
         if self.is_memory:
             return self._memory_connection()
-        self._require_folder()
+        self.require_folder()
         try:
             db = sqlite3.connect(self.path, isolation_level=None, timeout=30)
             db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
@@ -244,13 +239,6 @@ class SqliteBackend(SqlBackend):
             ) from exc
         sqlite_functions.register(db)
         return db
-
-    def _require_folder(self) -> None:
-        folder = os.path.dirname(os.path.abspath(self.path))
-        if not os.path.isdir(folder):
-            raise ConnectionFailed(
-                f"The folder of the SQLite database '{self.path}' does not exist.", fix=f"mkdir -p {folder}"
-            )
 
     def _memory_connection(self) -> sqlite3.Connection:
         from ematix_flow.backends import sqlite_functions
@@ -319,13 +307,22 @@ class SqliteBackend(SqlBackend):
             return None
         if db.execute(f"SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = {name}").fetchone():
             raise not_a_table(table)
-        columns = tuple(
-            ColumnShape(column, self.dialect.from_native(native), native, not (not_null or pk), default is not None)
-            for column, native, not_null, default, pk in found
-        )
         keys = [row for row in found if row[4]]
         unique = []
         indexes = db.execute(f'SELECT name, "unique", origin FROM pragma_index_list({name})').fetchall()
+        # A key of one INTEGER that has no index of its own is the row's number.
+        is_row_id = len(keys) == 1 and keys[0][1].upper() == "INTEGER" and "pk" not in [row[2] for row in indexes]
+        natives = {row[0]: _ROW_ID if is_row_id and row[4] else row[1] for row in found}
+        columns = tuple(
+            ColumnShape(
+                column,
+                self.dialect.from_native(natives[column]),
+                natives[column],
+                not (not_null or pk),
+                default is not None,
+            )
+            for column, _, not_null, default, pk in found
+        )
         for index, is_unique, origin in indexes:
             if is_unique and origin == "u":
                 inside = db.execute(
@@ -341,32 +338,20 @@ class SqliteBackend(SqlBackend):
             has_rows=bool(has_rows),
         )
 
+    def change_schema(self, db: Db, statement: Statement) -> None:
+        if not sqlite_columns.change(db, statement.sql):
+            super().change_schema(db, statement)
+
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
         sql = query.sql if query.sql is not None else f"SELECT * FROM {self.dialect.table(query.table)}"  # type: ignore[arg-type]
         shapes = self.describe_query(sql)
-        with self.session() as db, spool.folder(self._spool_root()) as place:
+        with self.session() as db, spool.folder(self.spool_root()) as place:
             wanted = {reading.renamed.get(c.name, c.name): c.type for c in reading.columns}
             spool.write_rows(db.execute(sql), shapes, wanted, place)
             yield spark.read.parquet(place)
-
-    def staged_rows(self, run: OpenedRun) -> int | None:
-        return spool.rows_so_far(self._staging_place(run))
-
-    def _staging_place(self, run: OpenedRun) -> str:
-        return os.path.join(self._spool_root(), f"{digest(run.pipeline)}-{run.run_id}")
-
-    def stage(self, frame: DataFrame, plan: BatchPlan, run: OpenedRun) -> Landed:
-        place = self._staging_place(run)
-        os.makedirs(self._spool_root(), exist_ok=True)
-        try:
-            frame.write.parquet(place)
-            return spool.landed(place, plan)
-        except BaseException:
-            spool.remove(place)
-            raise
 
     def attach(self, db: Db, plan: BatchPlan, landed: Landed) -> None:
         names = [column.name for column in plan.columns]
@@ -376,51 +361,3 @@ class SqliteBackend(SqlBackend):
         marks = ", ".join("?" for _ in names)
         for rows in spool.sqlite_rows(landed.handle, plan.columns):
             db.executemany(f"INSERT INTO {LANDED} VALUES ({marks})", rows)  # type: ignore[attr-defined]
-
-    def discard(self, landed: Landed) -> None:
-        spool.remove(landed.handle)
-
-    def _spool_root(self) -> str:
-        if self.is_memory:
-            return spool.temporary_root()
-        absolute = os.path.abspath(self.path)
-        return os.path.join(os.path.dirname(absolute), f".{os.path.basename(absolute)}.ematix-flow-spool")
-
-    # ── one living run per pipeline ──────────────────────────────────────────────────────────────────────────────────
-
-    @contextmanager
-    def lease(self, pipeline: str) -> Iterator[None]:
-        if not self.is_memory:
-            self._require_folder()  # the lock's own folder would make it
-        lock = self._lock(digest(pipeline))
-        if not lock.acquire():
-            raise AlreadyRunning(
-                f"Another run of '{pipeline}' is under way ({self._holder(pipeline)}); this one changed nothing.",
-                fix="wait for it to end; `flow runs list` shows it",
-            )
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def _holder(self, pipeline: str) -> str:
-        with self.session() as db:
-            if self.shape(db, self.dialect.bookkeeping("ledger")) is None:
-                return "just started"
-            return self.books.holder(db, pipeline) or "just started"
-
-    def _lock(self, name: str) -> FileLock:
-        return FileLock(os.path.join(self._spool_root(), f"{name}.lock"))
-
-    def clean_up_after_dead_runs(self, pipeline: str) -> None:
-        spool.remove_dead_reads(self._spool_root())
-        mine = digest(pipeline)
-        for name in spool.left_behind(self._spool_root()):
-            owner = name.split("-")[0]
-            if owner == mine:
-                spool.remove(os.path.join(self._spool_root(), name))
-                continue
-            lock = self._lock(owner)
-            if lock.acquire():
-                spool.remove(os.path.join(self._spool_root(), name))
-                lock.release()

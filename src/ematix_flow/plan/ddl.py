@@ -94,7 +94,12 @@ def create_statements(
     make_schema = dialect.create_schema(table.schema) if table.schema else None
     make_table = f"CREATE TABLE {dialect.table(table)} (\n  " + ",\n  ".join(parts) + "\n)"
     statements = [Statement(make_schema, why="create the schema")] if make_schema else []
-    return (*statements, Statement(make_table, why="create the table"))
+    notes = dialect.column_notes(dialect.table(table), [(c.name, c.type) for c in columns])
+    return (
+        *statements,
+        Statement(make_table, why="create the table"),
+        *(Statement(note, why="keep what the type forgets") for note in notes),
+    )
 
 
 def differences(
@@ -145,13 +150,11 @@ def _missing(dialect: Dialect, table: TableRef, column: ColumnSpec, live: TableS
     type_sql, name = dialect.type_sql(column.type), dialect.table(table)
     default = _declared_default(dialect, column)
     if column.nullable or column.name in STAMP_COLUMNS:
-        # Rows that were there before the framework came have no load to name.
-        return Difference(text, (dialect.add_column(name, column.name, type_sql, None),), missing_column=column.name)
-    if default is not None:
-        return Difference(text, (dialect.add_column(name, column.name, type_sql, default),), missing_column=column.name)
-    if not live.has_rows:
-        placeholder = dialect.add_column(name, column.name, type_sql, None)
-        return Difference(text, (placeholder,), missing_column=column.name)
+        default = None  # rows that were there before the framework came have no load to name
+    if column.nullable or column.name in STAMP_COLUMNS or default is not None or not live.has_rows:
+        added = dialect.add_column(name, column.name, type_sql, default)
+        notes = dialect.column_notes(name, [(column.name, column.type)])
+        return Difference(text, (added, *notes), missing_column=column.name)
     return Difference(
         f"{text}; it is NOT NULL and the table has rows: declare it nullable or give default(...)",
         missing_column=column.name,
@@ -170,15 +173,17 @@ def _column_differences(
 ) -> list[Difference]:
     found: list[Difference] = []
     name = dialect.table(table)
+    widened_to = None
     if not dialect.same_type(column.type, live.native):
         text = f"column '{column.name}' is {live.native}, declared {column.type}"
         if live.type is not None and is_wider(column.type, live.type):
-            widen = dialect.widen_column(name, column.name, dialect.type_sql(column.type))
+            widened_to = dialect.type_sql(column.type)
+            widen = dialect.widened(name, live, widened_to)
             found.append(Difference(text, (widen,) if widen else (), harmless=widen is None))
         else:
             found.append(Difference(text, harmless=live.type is not None and is_wider(live.type, column.type)))
     if column.nullable and not live.nullable and not in_key:
-        relax = dialect.drop_not_null(name, column.name)
+        relax = dialect.relaxed(name, live, widened_to)
         found.append(Difference(f"column '{column.name}' is NOT NULL, declared nullable", (relax,) if relax else ()))
     if not column.nullable and live.nullable and not in_key:
         found.append(Difference(f"column '{column.name}' is nullable, declared NOT NULL", harmless=True))

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ematix_flow.contracts.mysql_words import by_bytes
 from ematix_flow.declare.columns import ColumnType
 from ematix_flow.declare.fitting import TEXT_KINDS
 from ematix_flow.declare.normalizers import Normalizer
 from ematix_flow.declare.steps import DeduplicateBy, FilterWhere, Limit, OrderTerm, RowStep, SamplePct
-from ematix_flow.plan import expressions_postgres, expressions_sqlite
+from ematix_flow.plan import expressions_duckdb, expressions_mysql, expressions_postgres, expressions_sqlite
 from ematix_flow.plan.column_expr import CannotPush, ColumnExpr as ColumnExpr, NotPushable as NotPushable
 
-_COMPILERS = {"postgres": expressions_postgres.compile_marker, "sqlite": expressions_sqlite.compile_marker}
+_COMPILERS = {
+    "postgres": expressions_postgres.compile_marker,
+    "sqlite": expressions_sqlite.compile_marker,
+    "duckdb": expressions_duckdb.compile_marker,
+    "mysql": expressions_mysql.compile_marker,
+}
 _RANK = "ematix_flow_rank"
 
 
@@ -21,7 +27,7 @@ def compile_column(
     """A column with its markers applied, left to right, in the words of a database.
 
     Args:
-        dialect_name: `postgres` or `sqlite`; any other database gets `NotPushable`.
+        dialect_name: `postgres`, `sqlite`, `duckdb` or `mysql`; any other database gets `NotPushable`.
         normalizers: The markers, in order.
         source: The column as the source gives it. A type of None is one nobody knows: only `sql` and `derive` meet it.
         name: The declared column, for the message of a failing `on_failure="error"`.
@@ -52,7 +58,7 @@ def step_sql(
     """A SELECT that applies one row step to the rows of another SELECT.
 
     Args:
-        dialect_name: `postgres` or `sqlite`.
+        dialect_name: `postgres`, `sqlite`, `duckdb` or `mysql`.
         step: What to do.
         relation_sql: The SELECT whose rows are meant; it gives just `columns`.
         columns: Their names, in order; they break ties in `deduplicate_by`.
@@ -71,7 +77,8 @@ def step_sql(
         if step.fraction in (0.0, 1.0):
             return f"SELECT {names} FROM {rows} WHERE 1 = {int(step.fraction)}"
         # SQLite's random() is a whole number of 64 bits; 53 of them make a fraction.
-        chance = "random()" if dialect_name == "postgres" else "((random() & 9007199254740991) / 9007199254740992.0)"
+        chance = "random()" if dialect_name != "sqlite" else "((random() & 9007199254740991) / 9007199254740992.0)"
+        chance = "RAND()" if dialect_name == "mysql" else chance
         return f"SELECT {names} FROM {rows} WHERE {chance} < {step.fraction!r}"
     if isinstance(step, DeduplicateBy):
         try:
@@ -96,11 +103,13 @@ def _deduplicated(
     def comparable(column: str) -> str:
         return _comparable(dialect_name, quote(column), types.get(column), column)
 
-    order = ", ".join(
-        f"{comparable(term.column)} {'DESC' if term.descending else 'ASC'} "
-        f"NULLS {'FIRST' if term.nulls_first else 'LAST'}"
-        for term in terms
-    )
+    def placed(term: OrderTerm) -> str:
+        value, way = comparable(term.column), "DESC" if term.descending else "ASC"
+        if dialect_name == "mysql":  # it cannot be told where NULLs go
+            return f"{value} IS NULL {'DESC' if term.nulls_first else 'ASC'}, {value} {way}"
+        return f"{value} {way} NULLS {'FIRST' if term.nulls_first else 'LAST'}"
+
+    order = ", ".join(placed(term) for term in terms)
     keys = ", ".join(comparable(key) for key in step.keys)
     ranked = f"SELECT {names}, row_number() OVER (PARTITION BY {keys} ORDER BY {order}) AS {_RANK} FROM {rows}"
     return f"SELECT {names} FROM ({ranked}) AS ematix_ranked WHERE {_RANK} = 1"
@@ -112,4 +121,8 @@ def _comparable(dialect_name: str, identifier: str, column_type: ColumnType | No
         raise CannotPush(f"the order of column '{column}' depends on its type, which is not known")
     if dialect_name == "sqlite":
         return f"{identifier} COLLATE {'ematix_decimal' if column_type.kind == 'numeric' else 'BINARY'}"
+    if dialect_name == "mysql":
+        return by_bytes(identifier) if column_type.kind in TEXT_KINDS else identifier
+    if dialect_name == "duckdb":  # it orders text by its bytes
+        return f"CAST({identifier} AS VARCHAR)" if column_type.kind in TEXT_KINDS else identifier
     return f'({identifier}::text COLLATE "C")' if column_type.kind in TEXT_KINDS else identifier

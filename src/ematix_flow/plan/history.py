@@ -37,7 +37,7 @@ _RETURNED, _COMPLETE, _ENDED = "__flow_returned", "__flow_complete", "__flow_end
 
 def events_table(table: TableRef) -> TableRef:
     """The companion table of `exact_history`."""
-    return TableRef(table.schema, f"{table.name}__events")
+    return table.events
 
 
 def event_checks(load: Load) -> tuple[Check, ...]:
@@ -86,7 +86,9 @@ def history_statements(load: Load) -> tuple[Statement, ...]:
     statements: list[Statement] = []
     if load.target.exact_history:
         statements += _remember_events(words)
-    statements.append(Statement(words.dialect.create_landed(SCRATCH, _resolved(words)), why="work out the versions"))
+    keys = [(name, load.target.table.column(name).type) for name in words.key_names]
+    made = words.dialect.create_scratch(SCRATCH, _resolved(words), keys)
+    statements.append(Statement(made, why="work out the versions"))
     statements += _apply(words)
     if load.target.exact_history:
         statements.append(_remember_reopenings(words))
@@ -112,7 +114,7 @@ class _Words:
         self.event_at, self.is_closing = quote("event_at"), quote("is_closing")
         self.true = load.dialect.literal(True, Boolean())
         self.false = load.dialect.literal(False, Boolean())
-        self.scratch = quote(SCRATCH)
+        self.scratch = load.dialect.relation(SCRATCH, load.stamp.run_id)
         # Only asked for with exact_history: the longer name need not fit the database otherwise.
         self.events = load.dialect.table(events_table(load.table)) if load.target.exact_history else ""
 
@@ -256,8 +258,11 @@ def _apply(words: _Words) -> list[Statement]:
     touched = f"EXISTS (SELECT 1 FROM {load.landed_sql} AS s WHERE {words.match('t', 's')})"
     return [
         Statement(
-            f"DELETE FROM {load.table_sql} AS t WHERE {touched} AND NOT EXISTS "
-            f"(SELECT 1 FROM {words.scratch} AS s WHERE {same_version})",
+            dialect.delete_where(
+                load.table_sql,
+                "t",
+                f"{touched} AND NOT EXISTS (SELECT 1 FROM {words.scratch} AS s WHERE {same_version})",
+            ),
             why="remove versions that a late event made part of another",
         ),
         # Before the corrections, so that a version that is both closed and corrected counts as both.
@@ -325,8 +330,12 @@ def _close(words: _Words, condition: str, end: str, why: str) -> list[Statement]
         ended = f"{which} AND t.{words.valid_from} < {end}"
         statements += [
             Statement(
-                f"DELETE FROM {words.events} AS e WHERE EXISTS (SELECT 1 FROM {load.table_sql} AS t "
-                f"WHERE {words.match('t', 'e')} AND e.{words.event_at} = {end} AND {ended})",
+                words.dialect.delete_where(
+                    words.events,
+                    "e",
+                    f"EXISTS (SELECT 1 FROM {load.table_sql} AS t "
+                    f"WHERE {words.match('t', 'e')} AND e.{words.event_at} = {end} AND {ended})",
+                ),
                 why="forget events that said nothing new at the moment of the closing",
             ),
             Statement(
@@ -376,8 +385,11 @@ def _remember_events(words: _Words) -> list[Statement]:
         f"FROM {load.landed_sql} AS s WHERE {words.at('s')} IS NOT NULL"
     )
     taken_back = Statement(
-        f"DELETE FROM {words.events} AS t WHERE t.{words.is_closing} = {words.true} "
-        f"AND t.{words.event_at} >= {load.now_sql} AND {touched}",
+        dialect.delete_where(
+            words.events,
+            "t",
+            f"t.{words.is_closing} = {words.true} AND t.{words.event_at} >= {load.now_sql} AND {touched}",
+        ),
         why="take back closings that a clock ahead of this one made",
     )
     return [
