@@ -181,6 +181,10 @@ class KafkaConnection(Connection):
     sasl_scram_password: str | None = None
     sasl_scram_mechanism: str | None = None
     msk_iam_region: str | None = None
+    security_protocol: str | None = None
+    tls_ca_path: str | None = None
+    tls_cert_path: str | None = None
+    tls_key_path: str | None = None
 
     def _check_together(self) -> None:
         if self.schema_registry and self.schema_registry_url:

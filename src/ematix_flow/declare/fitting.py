@@ -281,7 +281,7 @@ def _fit_uuid(value: Any, *_: int | None) -> str:
 def _fit_json(value: Any, *_: int | None) -> str:
     text = text_of(value)
     try:
-        json.loads(text or "", parse_constant=_refuse_constant)
+        json.loads(text or "", parse_constant=_refuse_constant, parse_int=len, parse_float=len)  # only looked at
     except (ValueError, RecursionError):
         raise Unfit("not JSON") from None
     return text or ""

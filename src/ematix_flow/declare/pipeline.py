@@ -64,9 +64,9 @@ class PipelineSpec:
         """The first target; the only one unless the pipeline fans out."""
         return self.targets[0]
 
-    def source_of(self, target: TargetSpec) -> ConnectionRef:
-        """The connection the source SQL runs on; the target's own unless another was named."""
-        return self.source_connection if self.source_connection is not None else target.connection
+    def source(self) -> ConnectionRef:
+        """The connection the source SQL runs on; that of the (first) target unless another was named."""
+        return self.source_connection if self.source_connection is not None else self.target.connection
 
     def history_name(self, target: TargetSpec) -> str:
         """The name under which watermark and history of one target are kept."""
@@ -318,6 +318,7 @@ def _target_spec(name: str, entry: Target, given: Mapping[str, Any]) -> TargetSp
         exact_history=given["exact_history"],
         allow_empty_source=given["allow_empty_source"],
         files=entry.file_options(),
+        broker=entry.broker_options(),
     )
     return check_target(spec)
 

@@ -56,6 +56,10 @@ class Target:
         """The options that only files know, as one value."""
         return FileOptions(**{f.name: getattr(self, f.name) for f in fields(FileOptions)})
 
+    def broker_options(self) -> BrokerOptions:
+        """The options that only brokers know, as one value."""
+        return BrokerOptions(**{f.name: getattr(self, f.name) for f in fields(BrokerOptions)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
@@ -71,6 +75,20 @@ class FileOptions:
     csv_null_value: str | None = None
     csv_read_options: Mapping[str, Any] | None = None
     json_read_options: Mapping[str, Any] | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Only what the user wrote."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerOptions:
+    """Where in a broker messages go, and what their key is; checked by the backend."""
+
+    topic: str | None = None
+    queue: str | None = None
+    partition_key_prefix: str | None = None
+    message_key_column: str | None = None
 
     def given(self) -> dict[str, Any]:
         """Only what the user wrote."""
@@ -96,6 +114,7 @@ class TargetSpec:
     exact_history: bool = False
     allow_empty_source: bool = False
     files: FileOptions = FileOptions()
+    broker: BrokerOptions = BrokerOptions()
 
     @property
     def is_merge(self) -> bool:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ematix_flow.contracts.backend import KeepsBooks, Settles, WritesFrames
@@ -28,6 +28,9 @@ from ematix_flow.errors import FlowError, MissingDriver, UnsupportedBackend
 from ematix_flow.plan.batch import SourceSide, plan_load
 from ematix_flow.plan.words import plan_words, report_words
 from ematix_flow.run.places import Places
+
+if TYPE_CHECKING:
+    from ematix_flow.run.sharing import Sharing
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +70,11 @@ def load_target(
     run_id: str,
     logical_run: str | None,
     observer: RunObserver,
+    sharing: Sharing | None = None,
 ) -> tuple[RunResult, OpenedRun]:
     """Load one target once. The caller holds the target's lease and closes the run afterwards.
+
+    With `sharing`, rows that go through Spark may come from a reading that other targets share.
 
     Raises:
         FlowError: nothing was changed in the target, and the run is recorded there as failed.
@@ -103,7 +109,7 @@ def load_target(
         )
         observer.step("plan", "succeeded", plan_words(plan), (time.perf_counter() - began) * 1000)
         reached("planned")
-        report = walk(plan, places, source, run, stamp, observer)
+        report = walk(plan, places, source, run, stamp, observer, sharing=sharing)
         reached("settled")
     except BaseException as exc:
         _record_failure(books, run, exc)
@@ -120,6 +126,7 @@ def walk(
     observer: RunObserver,
     *,
     dry_run: bool = False,
+    sharing: Sharing | None = None,
 ) -> SettleReport:
     """Do what the plan says, on the route it says."""
     if plan.route.engine == "pushdown":
@@ -141,7 +148,8 @@ def walk(
             fix='pip install "ematix-flow[spark]"',
         ) from exc
 
-    return run_on_spark(plan, places.source, places.target, run, stamp, observer, dry_run=dry_run)
+    kept = sharing.rows_for(plan, source) if sharing is not None else None
+    return run_on_spark(plan, places.source, places.target, run, stamp, observer, dry_run=dry_run, kept=kept)
 
 
 def result_of(plan: BatchPlan, run: OpenedRun, report: SettleReport) -> RunResult:

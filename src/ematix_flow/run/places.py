@@ -9,11 +9,12 @@ from typing import Any
 
 from ematix_flow.backends.catalog import open_backend
 from ematix_flow.config.resolve import ResolvedConnection, resolve
-from ematix_flow.contracts.backend import Backend, Settles, SpeaksSql
+from ematix_flow.contracts.backend import Backend, KeepsBooks, Settles, SpeaksSql
 from ematix_flow.contracts.plans import SourceQuery
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.target import TargetSpec
+from ematix_flow.errors import UnsupportedBackend
 from ematix_flow.plan.batch import SourceSide, TargetSide, describable, user_sql_probe
 from ematix_flow.plan.history import events_table
 
@@ -34,8 +35,24 @@ class Places:
         """Same server, port, database and user on both ends."""
         return self.source_connection.connection.identity() == self.target_connection.connection.identity()
 
+    def books(self) -> KeepsBooks:
+        """The target as the keeper of its own books.
+
+        Raises:
+            UnsupportedBackend: it cannot be the target of a load.
+        """
+        if not isinstance(self.target, KeepsBooks):
+            raise UnsupportedBackend(f"{self.target_connection.connection.kind} cannot be the target of a load.")
+        return self.target
+
     def source_side(self, query: SourceQuery, target: TargetSpec | None = None) -> SourceSide:
         """The source as the planner wants it: described, when it speaks SQL."""
+        if query.frame is None and not self.source.capabilities.reads:
+            raise UnsupportedBackend(
+                f"'{self.source_name}' ({self.source_connection.connection.kind}) cannot be the source of a batch "
+                "pipeline.",
+                fix="name another source with source_connection=",
+            )
         if query.frame is not None or not isinstance(self.source, SpeaksSql):
             return SourceSide(query)
         dialect = self.source.dialect
@@ -66,8 +83,7 @@ def opened(spec: PipelineSpec, target: TargetSpec) -> Iterator[Places]:
     """Resolve and open both ends of one load; closes them again."""
     where = str(spec.where)
     target_connection = resolve(target.connection, where=where)
-    source_ref = spec.source_of(target)
-    source_connection = resolve(source_ref, where=where)
+    source_connection = resolve(spec.source(), where=where)
     sink = open_backend(target_connection.connection)
     sink.check_target(target)
     same = source_connection.connection.identity() == target_connection.connection.identity()

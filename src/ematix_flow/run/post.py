@@ -42,6 +42,26 @@ class ParentRun:
     rows_unchanged: int = 0
 
 
+def finish_load(
+    spec: PipelineSpec,
+    resolved: ResolvedConnection,
+    books: KeepsBooks,
+    run: OpenedRun,
+    result: RunResult,
+    observer: RunObserver,
+) -> None:
+    """After a load: its transforms, then the run is over. A failed transform fails the run and keeps the load."""
+    error: str | None = None
+    try:
+        if spec.transforms_post:
+            run_post_steps(spec, resolved, run, result, observer)
+    except FlowError as exc:
+        error = exc.message
+        raise
+    finally:
+        books.close_run(run, error=error, now=now())
+
+
 def run_post_steps(
     spec: PipelineSpec, resolved: ResolvedConnection, run: OpenedRun, result: RunResult, observer: RunObserver
 ) -> None:

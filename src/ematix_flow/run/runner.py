@@ -8,16 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from ematix_flow.config.project import project_settings
-from ematix_flow.contracts.backend import KeepsBooks
-from ematix_flow.contracts.plans import OpenedRun, RunResult, SourceQuery
+from ematix_flow.contracts.plans import SourceQuery
 from ematix_flow.contracts.runtime import RunObserver, SilentObserver, StepStatus
 from ematix_flow.declare.pipeline import PipelineSpec, checked_engine
-from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import FlowError, UnsupportedBackend
-from ematix_flow.run.loads import load_target, new_run_id, now, warn_about_keys
-from ematix_flow.run.places import Places, opened, reading_from
-from ematix_flow.run.post import run_post_steps, run_transform
+from ematix_flow.errors import FlowError
+from ematix_flow.run.fanout import FanOut, StagesOfTargets
+from ematix_flow.run.loads import load_target, new_run_id, warn_about_keys
+from ematix_flow.run.places import opened, reading_from
+from ematix_flow.run.post import finish_load, run_transform
 from ematix_flow.run.recorder import RunRecorder
 from ematix_flow.run.runlogs.open import current_run_log
 from ematix_flow.run.source_rows import source_of
@@ -43,11 +42,12 @@ def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer
     spec = in_this_project(spec)
     run_id = new_run_id()
     recorder = RunRecorder(current_run_log(), spec.name, run_id)
-    watching = _Both(observer or SilentObserver(), recorder)
+    watching = _Both(observer or SilentObserver(), StagesOfTargets(recorder) if spec.is_fan_out else recorder)
     recorder.start()
     try:
-        result = _run_all(spec, run_id, logical_run, watching) if spec.is_fan_out else None
-        if result is None:
+        if spec.is_fan_out:
+            result = FanOut(spec, run_id, logical_run, watching).run()
+        else:
             result = _run_one(spec, spec.target, run_id, logical_run, watching)
     except KeyboardInterrupt:
         recorder.finish("cancelled", error="interrupted")
@@ -79,53 +79,13 @@ def _run_one(
         query = source_of(spec, places)
         if not isinstance(query, SourceQuery):
             return query
-        books = places.target
-        if not isinstance(books, KeepsBooks):
-            raise UnsupportedBackend(f"{places.target_connection.connection.kind} cannot be the target of a load.")
+        books = places.books()
         with books.lease(spec.history_name(target)), reading_from(places, query, spec) as places:
             result, run = load_target(
                 spec, target, places, query, run_id=run_id, logical_run=logical_run, observer=observer
             )
-            _finish(spec, places, books, run, result, observer)
+            finish_load(spec, places.target_connection, books, run, result, observer)
         return result
-
-
-def _finish(
-    spec: PipelineSpec, places: Places, books: KeepsBooks, run: OpenedRun, result: RunResult, observer: RunObserver
-) -> None:
-    """After the load: transforms, then the run is over. A failed transform fails the run and keeps the load."""
-    error: str | None = None
-    try:
-        if spec.transforms_post:
-            run_post_steps(spec, places.target_connection, run, result, observer)
-    except FlowError as exc:
-        error = exc.message
-        raise
-    finally:
-        books.close_run(run, error=error, now=now())
-
-
-def _run_all(spec: PipelineSpec, run_id: str, logical_run: str | None, observer: RunObserver) -> RunResult:
-    """Several targets, each on its own, in order."""
-    results: dict[str, Any] = {}
-    errors: dict[str, str] = {}
-    for index, target in enumerate(spec.targets):
-        name = str(target.table)
-        is_last = index == len(spec.targets) - 1
-        one = spec if is_last else replace(spec, transforms_post=())
-        observer.step(f"load:{name}", "running")
-        try:
-            results[name] = _run_one(one, target, run_id if index == 0 else new_run_id(), logical_run, observer)
-        except FlowError as exc:
-            observer.step(f"load:{name}", "failed", exc.message)
-            if not spec.continue_on_target_failure:
-                raise
-            errors[name] = scrub(exc.message)
-        else:
-            observer.step(f"load:{name}", "succeeded")
-    if spec.continue_on_target_failure:
-        return RunResult(results=results, errors=errors)
-    return RunResult(**results)
 
 
 def _failed(result: Any) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from uuid import uuid4
 
-from pyspark.sql import Column, DataFrame, SparkSession, functions as F
-from pyspark.sql.types import DataType, StringType
+from pyspark.sql import Column, DataFrame, functions as F
 
 from ematix_flow.config.project import project_settings
 from ematix_flow.contracts.backend import Backend, Settles, WritesFrames
@@ -18,7 +17,6 @@ from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, Stamp, WatermarkRule
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.contracts.session import SessionNeeds
-from ematix_flow.declare.columns import ColumnType, Date, Numeric, Timestamp, TimestampTZ
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import FlowError, MissingSourceColumn, closest, counted, listed
@@ -26,7 +24,8 @@ from ematix_flow.plan.physical import stamps
 from ematix_flow.plan.words import report_words
 from ematix_flow.spark import failures
 from ematix_flow.spark.expressions import apply_step, column_of, compile_column
-from ematix_flow.spark.fitting import failing, fit_column
+from ematix_flow.spark.fitting import failing, fit_column, typed_column
+from ematix_flow.spark.kept_rows import KeptRows, source_rows
 from ematix_flow.spark.session import open_session
 from ematix_flow.spark.types import to_spark_type
 
@@ -40,19 +39,26 @@ def run_on_spark(
     observer: RunObserver,
     *,
     dry_run: bool = False,
+    kept: KeptRows | None = None,
 ) -> SettleReport:
-    """Walk the plan on Spark. One transaction at the end makes the rows visible, or none of it happened."""
-    assert plan.reading is not None
-    with _explained():
+    """Walk the plan on Spark. One transaction at the end makes the rows visible, or none of it happened.
+
+    `kept` holds the rows of this and of other targets; the source is then read only if nobody has done so yet.
+    """
+    with _explained(), ExitStack() as reading:
         observer.step("spark", "running")
         began = time.perf_counter()
-        spark = open_session(_needs(source, target), project_settings().spark)
+        spark = open_session(_needs(source, target, *([kept] if kept else [])), project_settings().spark)
         observer.step("spark", "succeeded", "", (time.perf_counter() - began) * 1000)
-        with _rows(spark, source, plan.reading) as frame:
-            shaped = shape(frame, plan)
-            if isinstance(target, Settles):
-                return _land_and_settle(shaped, plan, target, run, stamp, observer, dry_run)
-            return _write(shaped, plan, target, run, stamp, observer, dry_run)
+        if kept is not None:
+            frame, plan = kept.share(spark, source, plan, observer)
+        else:
+            assert plan.reading is not None
+            frame = reading.enter_context(source_rows(spark, source, plan.reading))
+        shaped = shape(frame, plan)
+        if isinstance(target, Settles):
+            return _land_and_settle(shaped, plan, target, run, stamp, observer, dry_run)
+        return _write(shaped, plan, target, run, stamp, observer, dry_run)
 
 
 def _land_and_settle(
@@ -116,7 +122,7 @@ def shape(frame: DataFrame, plan: BatchPlan) -> DataFrame:
         if name not in types:
             raw, kind = F.lit(None), to_spark_type(column.type)  # derived: its first marker brings the value
         else:
-            raw, kind = _typed(column_of(name), types[name], reading.source_types.get(name), name)
+            raw, kind = typed_column(column_of(name), types[name], reading.source_types.get(name), name)
         if pending:
             raw = compile_column(pending, raw, kind, name=column.name)
         normalized.append(raw.alias(column.name))
@@ -131,19 +137,9 @@ def shape(frame: DataFrame, plan: BatchPlan) -> DataFrame:
     return result
 
 
-def _typed(column: Column, kind: DataType, source: ColumnType | None, name: str) -> tuple[Column, DataType]:
-    """A column in the type its source says it has, for sources that hand times and exact numbers over as text.
-
-    Markers and row steps see values, not their spelling: a decimal is ordered as a number, a time can be shifted.
-    """
-    if isinstance(kind, StringType) and isinstance(source, Date | Timestamp | TimestampTZ | Numeric):
-        return fit_column(column, kind, source, name), to_spark_type(source)
-    return column, kind
-
-
 def _fitted(column: Column, kind: Any, spec: ColumnSpec) -> Column:
     fitted = fit_column(column, kind, spec.type, spec.name)
-    return fitted if spec.nullable else F.when(fitted.isNull(), failing(spec.name, "NOT NULL")).otherwise(fitted)
+    return fitted if spec.nullable else F.coalesce(fitted, failing(spec.name, "NOT NULL"))
 
 
 def _newer(rule: WatermarkRule) -> Column:
@@ -160,18 +156,6 @@ def _require_columns(frame: DataFrame, plan: BatchPlan, reading: Reading) -> Non
                 f"The source does not deliver '{name}', which {plan.target.table} declares.",
                 fix=closest(name, delivered) or f"it delivers {listed(delivered)}; rename with AS or column_map=",
             )
-
-
-@contextmanager
-def _rows(spark: SparkSession, source: Backend, reading: Reading) -> Iterator[DataFrame]:
-    given = reading.query.frame
-    if given is None:
-        with source.read(spark, reading.query, reading) as frame:
-            yield frame
-    elif isinstance(given, DataFrame):
-        yield given
-    else:
-        yield spark.createDataFrame(given.to_arrow() if type(given).__module__.startswith("polars") else given)
 
 
 def _needs(*backends: Any) -> SessionNeeds:

@@ -1,0 +1,115 @@
+"""Rows that one reading of the source brought, kept by Spark until the last of their targets is loaded.
+
+They are persisted, in memory as far as it goes and on disk beyond: that works wherever Spark runs and keeps every type.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F
+from pyspark.storagelevel import StorageLevel
+
+from ematix_flow.contracts.backend import Backend
+from ematix_flow.contracts.plans import BatchPlan, Reading, WatermarkRule
+from ematix_flow.contracts.runtime import RunObserver
+from ematix_flow.contracts.session import SessionNeeds
+from ematix_flow.errors import counted
+from ematix_flow.plan.joint import JointReading
+from ematix_flow.spark.expressions import column_of
+from ematix_flow.spark.fitting import typed_column
+from ematix_flow.spark.types import to_spark_type
+
+log = logging.getLogger(__name__)
+
+
+class KeptRows:
+    """The rows of a joint reading, read when the first target asks for them.
+
+    Args:
+        joint: what is read, and for whom.
+        needs: what the backends they go to ask of a session, so that it has all of it before it starts.
+    """
+
+    def __init__(self, joint: JointReading, needs: SessionNeeds) -> None:
+        self.joint = joint
+        self.needs = needs
+        self._frame: DataFrame | None = None
+        self._is_persisted = False
+
+    def holds(self, plan: BatchPlan) -> bool:
+        """Whether a target's rows are among them."""
+        return self.joint.share_of(plan) is not None
+
+    def share(
+        self, spark: SparkSession, source: Backend, plan: BatchPlan, observer: RunObserver
+    ) -> tuple[DataFrame, BatchPlan]:
+        """A target's rows, and its plan with the reading that fits them. Reads the source unless that has been done."""
+        share = self.joint.share_of(plan)
+        assert share is not None
+        if self._frame is None:
+            self._frame = self._read(spark, source, observer)
+        frame = self._frame
+        if share.newer_than is not None:
+            frame = frame.where(_newer(frame, share.newer_than, share.reading))
+        return frame, replace(plan, reading=share.reading)
+
+    def _read(self, spark: SparkSession, source: Backend, observer: RunObserver) -> DataFrame:
+        observer.step("read", "running")
+        began = time.perf_counter()
+        with source_rows(spark, source, self.joint.reading) as frame:
+            if not _is_at_hand(frame, self.joint.reading):
+                frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+                self._is_persisted = True
+                self._frame = frame  # from here on `close` lets go of it, however far it gets
+            try:
+                # The action that fills the store, while the source still shows the same rows to every task.
+                rows = frame.count()
+            except BaseException:
+                self.close()
+                raise
+        words = f"{counted(rows, 'row')}, once for {counted(len(self.joint.names), 'target')}"
+        observer.step("read", "succeeded", words, (time.perf_counter() - began) * 1000)
+        return frame
+
+    def close(self) -> None:
+        """Let go of the rows. A session that has ended has done so already."""
+        frame, self._frame = self._frame, None
+        if frame is None or not self._is_persisted:
+            return
+        self._is_persisted = False
+        try:
+            frame.unpersist()
+        except Exception as exc:  # the load's own outcome is the one to show
+            log.debug("kept rows went with their session: %s", exc)
+
+
+@contextmanager
+def source_rows(spark: SparkSession, source: Backend, reading: Reading) -> Iterator[DataFrame]:
+    """The rows of a reading: the source's, or those of the frame that the user gave."""
+    given = reading.query.frame
+    if given is None:
+        with source.read(spark, reading.query, reading) as frame:
+            yield frame
+    elif isinstance(given, DataFrame):
+        yield given
+    else:
+        yield spark.createDataFrame(given.to_arrow() if type(given).__module__.startswith("polars") else given)
+
+
+def _is_at_hand(frame: DataFrame, reading: Reading) -> bool:
+    """Whether the user keeps the rows: as pandas, polars or Arrow, or as a DataFrame that is persisted already."""
+    given = reading.query.frame
+    if given is None:
+        return False
+    return not isinstance(given, DataFrame) or frame.storageLevel.useMemory or frame.storageLevel.useDisk
+
+
+def _newer(frame: DataFrame, rule: WatermarkRule, reading: Reading) -> Column:
+    name = reading.renamed.get(rule.column, rule.column)
+    value, _ = typed_column(column_of(name), frame.schema[name].dataType, reading.source_types.get(name), name)
+    return value > F.lit(rule.last_value).cast(to_spark_type(rule.type))
