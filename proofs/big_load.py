@@ -4,21 +4,21 @@
 
 Without a URL it starts a private server with the tests' launcher. Makes its own source and target schemas, prints one
 line per load with wall time and the peak memory of every process of the run, and fails when a row is lost or when the
-larger load needs more than 1.3 times the smaller one's memory.
+larger load needs more than 1.3 times the smaller one's memory, or when a row costs a tenth more than in one million.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks import watched
 
 MODULE = """
 from typing import Annotated
@@ -46,11 +46,13 @@ def main() -> int:
     parser.add_argument("--small", type=int, default=2_000_000, help="rows of the load it is compared with")
     args = parser.parse_args()
     with _database(args.url) as url:
+        million = measured(url, 1_000_000)
         small = measured(url, args.small)
         large = measured(url, args.rows)
-    ratio = large / small
-    print(f"peak memory ratio {args.rows:,} / {args.small:,} rows: {ratio:.2f}")
-    return 0 if ratio <= 1.3 else 1
+    memory = large[0] / small[0]
+    print(f"peak memory, {args.rows:,} rows against {args.small:,}: {memory:.2f}")
+    print(f"cost of a row, {args.rows:,} rows against 1,000,000, process start included: {large[1] / million[1]:.2f}")
+    return 0 if memory <= 1.3 and large[1] <= 1.1 * million[1] else 1
 
 
 @contextmanager
@@ -58,7 +60,6 @@ def _database(url: str | None) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    sys.path.insert(0, str(Path(__file__).parent.parent))
     from tests.services import postgres
     from tests.services.run_folder import RunFolder
 
@@ -71,8 +72,8 @@ def _database(url: str | None) -> Iterator[str]:
         folder.close()
 
 
-def measured(url: str, rows: int) -> float:
-    """Load that many rows in a fresh process; its peak memory in MB, JVM and Python workers included."""
+def measured(url: str, rows: int) -> tuple[float, float]:
+    """Load that many rows in a fresh process: peak memory in MB of all processes, seconds per million."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as db:
@@ -87,64 +88,22 @@ def measured(url: str, rows: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "proof_pipelines.py").write_text(MODULE)
             Path(folder, ".ematix-flow.toml").write_text('[spark]\ndriver_memory = "2g"\n')
-            began = time.perf_counter()
-            process = subprocess.Popen(
+            done = watched.run(
                 [sys.executable, "-m", "ematix_flow", "run", "--module", "proof_pipelines", "big"],
-                cwd=folder,
-                env={**os.environ, "EMATIX_FLOW_DSN_PROOF": url, "EMATIX_FLOW_RUN_LOG_URL": "memory://"},
+                cwd=Path(folder),
+                env={"EMATIX_FLOW_DSN_PROOF": url, "EMATIX_FLOW_RUN_LOG_URL": "memory://"},
             )
-            peak = _Peak(process.pid)
-            peak.start()
-            code = process.wait()
-            peak.stop()
-            took = time.perf_counter() - began
-        loaded = db.execute("SELECT count(*), sum(amount) FROM proof_target.big").fetchone() if code == 0 else None
+        loaded = db.execute("SELECT count(*), sum(amount) FROM proof_target.big").fetchone() if done.code == 0 else None
         expected = db.execute("SELECT count(*), sum(amount) FROM proof_source.big").fetchone()
         for schema in ("proof_source", "proof_target"):
             db.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
     if loaded != expected:
-        raise SystemExit(f"{rows:,} rows: exit code {code}, loaded {loaded}, expected {expected}")
-    print(f"{rows:>12,} rows  {took:7.1f} s  {rows / took:10,.0f} rows/s  peak {peak.mb:,.0f} MB")
-    return peak.mb
-
-
-class _Peak(threading.Thread):
-    """Watches a process and its descendants."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self.pid, self.mb, self._over = pid, 0.0, threading.Event()
-
-    def run(self) -> None:
-        while not self._over.wait(0.5):
-            self.mb = max(self.mb, sum(_resident_mb(pid) for pid in _family(self.pid)))
-
-    def stop(self) -> None:
-        self._over.set()
-        self.join()
-
-
-def _family(root: int) -> set[int]:
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            except OSError:
-                continue
-    found, grown = {root}, True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in found} - found
-        grown, found = bool(more), found | more
-    return found
-
-
-def _resident_mb(pid: int) -> float:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon")), 0.0)
+        raise SystemExit(
+            f"{rows:,} rows: exit code {done.code}, loaded {loaded}, expected {expected}\n{done.said[-4000:]}"
+        )
+    per_million = done.seconds / rows * 1e6
+    print(f"{rows:>12,} rows  {done.seconds:7.1f} s  {per_million:6.2f} s per million  peak {done.peak_mb:,.0f} MB")
+    return done.peak_mb, per_million
 
 
 if __name__ == "__main__":

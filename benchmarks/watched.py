@@ -1,0 +1,81 @@
+"""One program in a fresh process: how long it took, and the most memory it and its descendants held at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a program cost. `code` is its exit code; `said` the end of what it wrote."""
+
+    seconds: float
+    peak_mb: float
+    code: int
+    said: str
+
+
+def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float = 1800) -> Measured:
+    """Start a program, wait for its end, and say what it cost, process start included."""
+    log = cwd / "program.log"
+    with log.open("w+") as output:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, cwd=cwd, env={**os.environ, **env}, stdout=output, stderr=subprocess.STDOUT)
+        peak = Peak(process.pid)
+        peak.start()
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        seconds = time.perf_counter() - began
+        peak.stop()
+        output.seek(0)
+        said = output.read()
+    return Measured(seconds, peak.mb, code, said)
+
+
+class Peak(threading.Thread):
+    """Watches a process and its descendants. Counts memory of their own, not shared pages or mapped files."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid, self.mb, self._over = pid, 0.0, threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(0.5):
+            self.mb = max(self.mb, sum(_resident_mb(pid) for pid in _family(self.pid)))
+
+    def stop(self) -> None:
+        """The process is over."""
+        self._over.set()
+        self.join()
+
+
+def _family(root: int) -> set[int]:
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+    found, grown = {root}, True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        grown, found = bool(more), found | more
+    return found
+
+
+def _resident_mb(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon")), 0.0)
