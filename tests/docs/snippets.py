@@ -1,20 +1,22 @@
-"""The fenced blocks of README.md and docs/: found, run as a reader would, and compared with what the page says.
+"""The fenced blocks of README.md, docs/ and examples/: found, run as a reader would, and compared with the page.
 
 What a block is, is said by its first line:
 
 * ```` ```python ````: run in order, one namespace per page. With a file name as first comment (`# shop.py`) it is
   written to that file and imported; a second block with the same name is added to the file.
-* ```` ```sh ````: `flow …` lines go through the real command line, `export NAME=value` sets a variable. Every line must
-  end with exit code 0, or with the one after `exits=`: ```` ```sh exits=2 ````.
+* ```` ```sh ````: `flow …` lines go through the real command line, `python FILE` runs a file of the example, `export
+  NAME=value` sets a variable. Every line must end with exit code 0, or with the one after `exits=`:
+  ```` ```sh exits=2 ````.
 * ```` ```toml ````: written to the file its first comment names. ```` ```csv file=NAME ```` and `json` likewise.
 * ```` ```text ```` directly below one of these: what it printed, stdout and stderr together. `…` stands for anything on
   a line, a line of its own for any lines. Run ids, clock times, durations and the width of columns in what a command
   printed are examples: they are not compared.
 * ```` ```text picture ````: a drawing.
 
-Comments of a page that readers do not see: `<!-- setup: postgres NAME -->` gives the page a PostgreSQL database of its
-own, runs the SQL behind the name, if any, and puts the database's URL into the variable; `<!-- not run: reason -->` in
-front of a block keeps it from being run.
+Comments of a page that readers do not see: `<!-- setup: postgres NAME -->` (or `mysql`) gives the page a database of
+its own, runs the SQL behind the name, if any, and puts the database's URL into the variable, and `kafka` a broker's
+address; `<!-- not run: reason -->` in front of a block keeps it from being run. The page of an example finds the files
+of its folder beside it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import io
 import os
 import re
 import shlex
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -76,8 +79,8 @@ class Page:
 
 
 def pages() -> list[Page]:
-    """README.md and every page below docs/."""
-    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README.md, every page below docs/, and the page of every example."""
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
     return [read_page(path) for path in paths]
 
 
@@ -184,6 +187,9 @@ class Reader:
             if words[0] == "export":
                 self.set_variable(*words[1].split("=", 1))
                 continue
+            if words[0] == "python":
+                said.append(self._program(block, words[1:], wanted))
+                continue
             assert words[0] == "flow", (
                 f"{block.place}: `{line}` is not a flow command; say why with <!-- not run: … -->"
             )
@@ -193,6 +199,13 @@ class Reader:
             said.append(output.getvalue())
             assert code == wanted, f"{block.place}: `{line}` ended with {code}, not {wanted}:\n{output.getvalue()}"
         self.said = "".join(said)
+
+    def _program(self, block: Block, words: list[str], wanted: int) -> str:
+        done = subprocess.run(
+            [sys.executable, *words], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert done.returncode == wanted, f"{block.place}: python {words} ended with {done.returncode}:\n{done.stdout}"
+        return done.stdout
 
     def _file(self, block: Block) -> None:
         first = block.text.partition("\n")[0]

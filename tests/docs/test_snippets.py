@@ -1,8 +1,9 @@
-"""Every fenced block of README.md and docs/ runs, in order, page by page; see `snippets.py` for how they are read."""
+"""Every fenced block of README.md, docs/ and examples/ runs, page by page; see `snippets.py` for how they are read."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ematix_flow.testing.registry import isolated_registry
 from tests.docs.snippets import LANGUAGES, ROOT, Block, Page, Reader, pages
 
 PAGES = pages()
+FIXTURES = {"postgres": "pg_url", "mysql": "mysql_url", "kafka": "kafka_address"}
 BLOCKS = [block for page in PAGES for block in page.blocks]
 
 
@@ -24,13 +26,15 @@ def test_a_page_can_be_followed_from_top_to_bottom(
     monkeypatch.setenv("NO_COLOR", "1")
     for words in page.setup:
         what, name, *statement = words.split(maxsplit=2)
-        url = request.getfixturevalue("pg_url")
-        assert what == "postgres", f"{page.name}: setup '{words}' is not known"
+        assert what in FIXTURES, f"{page.name}: setup '{words}' is not known"
+        url = request.getfixturevalue(FIXTURES[what])
         monkeypatch.setenv(name, url)
         if statement:
             with connect(url=url) as db:
                 db.execute(statement[0])
-    reader = Reader(tmp_project, monkeypatch.setenv)
+    if page.name.startswith("examples/"):
+        shutil.copytree((ROOT / page.name).parent, tmp_project, dirs_exist_ok=True)
+    reader = Reader(tmp_project, monkeypatch.setenv, modules={file.stem for file in tmp_project.glob("*.py")})
     with isolated_registry():
         try:
             for block in page.blocks:
