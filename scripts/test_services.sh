@@ -10,8 +10,15 @@ if [ -z "${EMATIX_TEST_POSTGRES_URL:-}" ] && ! "$PYTHON" -m tests.services.postg
     need_package "PostgreSQL server programs, or a server named by EMATIX_TEST_POSTGRES_URL" postgresql
     "$PYTHON" -m tests.services.postgres find >/dev/null
 fi
+if [ -z "${EMATIX_TEST_MYSQL_URL:-}" ] && ! "$PYTHON" -m tests.services.mariadb find >/dev/null 2>&1; then
+    need_package "MariaDB server programs, or a server named by EMATIX_TEST_MYSQL_URL" mariadb-server
+    "$PYTHON" -m tests.services.mariadb find >/dev/null
+fi
 if ! scripts/java_check.sh >/dev/null 2>&1; then
     mkdir -p /usr/share/man/man1 2>/dev/null || true # slim images lack it and the package's set-up links into it
     need_package "Java 17" openjdk-17-jre-headless
     scripts/java_check.sh >/dev/null
+fi
+if [ -z "${EMATIX_TEST_KAFKA:-}" ]; then
+    "$PYTHON" -m tests.services.kafka fetch >/dev/null # jars, into the cache; nothing to do when they are there
 fi

@@ -1,4 +1,4 @@
-"""Fixtures every test may use: a real PostgreSQL, a database per test, a project folder cut off from this user."""
+"""Fixtures every test may use: real servers, a database per test, a project folder cut off from this user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import hypothesis
 import pytest
 
 from ematix_flow.backends.jars import cache_root
-from tests.services import postgres
+from tests.services import kafka, mariadb, postgres
+from tests.services.kafka import KafkaServer
+from tests.services.mariadb import MariadbServer
 from tests.services.postgres import PostgresServer
 from tests.services.run_folder import RunFolder
 
@@ -36,6 +38,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     folder = config.stash.get(RUN_FOLDER, None)
     if folder is not None:
         postgres.stop(folder.path / "postgres")
+        mariadb.stop(folder.path / "mariadb")
+        kafka.stop(folder.path / "kafka")
         folder.close()
 
 
@@ -50,6 +54,31 @@ def pg_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of an empty PostgreSQL database that only this test sees."""
     with postgres_server.fresh_database() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> MariadbServer:
+    """The MariaDB of this worker process. Missing programs are a failure, not a skip."""
+    return mariadb.shared_server(RunFolder.joined())
+
+
+@pytest.fixture
+def mysql_url(mariadb_server: MariadbServer) -> Iterator[str]:
+    """The URL of an empty database on a MariaDB that only this test uses."""
+    with mariadb_server.fresh_database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> KafkaServer:
+    """The one Kafka broker of this test run. Jars that cannot be had are a failure, not a skip."""
+    return kafka.shared_server(RunFolder.joined())
+
+
+@pytest.fixture
+def kafka_address(kafka_server: KafkaServer) -> str:
+    """The broker's address, for a page or a program that makes its own topics."""
+    return kafka_server.address
 
 
 @pytest.fixture

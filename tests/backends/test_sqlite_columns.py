@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -244,3 +248,28 @@ def test_a_decimal_with_more_places_is_equal_to_what_it_was(tmp_project: Path) -
         second = bench.table("prices", id=Annotated[BigInt, pk()], price=Numeric[8, 4])
         result = bench.load(second, [(1, "12.34"), (2, "0.5001")], route="pushdown", mode="merge")
     assert (result.rows_updated, result.rows_unchanged) == (1, 1)
+
+
+def test_a_process_killed_before_its_commit_leaves_the_table_as_it_was(tmp_path: Path) -> None:
+    place = str(tmp_path / "shop.db")
+    with closing(sqlite3.connect(place)) as db:
+        db.execute("CREATE TABLE t (v SMALLINT NOT NULL)")
+        db.execute("INSERT INTO t VALUES (1)")
+        db.commit()
+    dying = f"""
+import os, signal, sqlite3
+from ematix_flow.backends.sqlite_columns import change, drop_not_null_statement, widen_statement
+db = sqlite3.connect({place!r}, isolation_level=None)
+db.execute("PRAGMA cache_size = 1")  # so that pages are written before the end
+db.execute("BEGIN IMMEDIATE")
+change(db, widen_statement('"t"', '"v"', "BIGINT"))
+change(db, drop_not_null_statement('"t"', '"v"'))
+db.execute("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 50000) INSERT INTO t SELECT i FROM n")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    ended = subprocess.run([sys.executable, "-c", dying], check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    with closing(sqlite3.connect(place)) as db:
+        assert definition(db) == "CREATE TABLE t (v SMALLINT NOT NULL)"
+        assert db.execute("SELECT v FROM t").fetchall() == [(1,)]
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

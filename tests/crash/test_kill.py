@@ -13,8 +13,7 @@ EXPECTED = [(n, f"name {n}", n) for n in range(1, 201)]
 
 def changed(project: Project) -> list[tuple[int, str, int]]:
     """Change the source a little, as it would between two runs."""
-    table = "raw.source" if project.is_postgres else "source"
-    project.execute(f"UPDATE {table} SET name = 'new' WHERE id <= 3")
+    project.execute(f"UPDATE {project.source} SET name = 'new' WHERE id <= 3")
     return [(n, "new" if n <= 3 else f"name {n}", n) for n in range(1, 201)]
 
 
@@ -67,11 +66,11 @@ def test_a_killed_spark_load_is_made_good_by_the_next_run(project: Project, mode
 
 
 def test_a_run_killed_in_the_middle_of_staging_leaves_nothing_behind(project: Project) -> None:
-    if project.is_postgres:
-        project.env["CRASH_SOURCE"] = "SELECT id, name, amount FROM raw.source WHERE pg_sleep(0.02) IS NOT NULL"
+    if project.is_postgres or project.is_mysql:
+        project.env["CRASH_SOURCE"] = f"SELECT id, name, amount FROM raw.source WHERE {project.slow}"
     process = project.start("append_spark")
     project.kill_when(process, project.staging_exists)
-    project.env["CRASH_SOURCE"] = "SELECT id, name, amount FROM " + ("raw.source" if project.is_postgres else "source")
+    project.env["CRASH_SOURCE"] = f"SELECT id, name, amount FROM {project.source}"
     code, said = project.run("append_spark")
     assert code == 0, said
     assert project.rows() == EXPECTED
@@ -79,8 +78,6 @@ def test_a_run_killed_in_the_middle_of_staging_leaves_nothing_behind(project: Pr
 
 
 def test_a_task_killed_after_its_copy_committed_doubles_nothing(project: Project) -> None:
-    if not project.is_postgres:
-        project.env["CRASH_SOURCE"] = "SELECT id, name, amount FROM source"
     (project.folder / ".ematix-flow.toml").write_text('[spark]\nmaster = "local[2,3]"\n')
     code, said = project.run("append_spark", crash_at="task-copied")
     assert code == 0, said
@@ -88,9 +85,7 @@ def test_a_task_killed_after_its_copy_committed_doubles_nothing(project: Project
 
 
 def test_of_two_runs_at_once_one_wins_and_the_other_says_so(project: Project) -> None:
-    table = "raw.source" if project.is_postgres else "source"
-    slow = "pg_sleep(0.02) IS NOT NULL" if project.is_postgres else SLOW_ON_SQLITE
-    project.env["CRASH_SOURCE"] = f"SELECT id, name, amount FROM {table} WHERE {slow}"
+    project.env["CRASH_SOURCE"] = f"SELECT id, name, amount FROM {project.source} WHERE {project.slow}"
     first = project.start("append_pushdown")
     while not project.is_leased("append_pushdown"):
         assert first.poll() is None, first.communicate()
@@ -103,23 +98,15 @@ def test_of_two_runs_at_once_one_wins_and_the_other_says_so(project: Project) ->
 
 
 def test_the_staging_of_a_living_run_is_left_alone(project: Project) -> None:
-    table = "raw.source" if project.is_postgres else "source"
-    slow = "pg_sleep(0.03) IS NOT NULL" if project.is_postgres else SLOW_ON_SQLITE
-    project.env["CRASH_SOURCE"] = f"SELECT id, name, amount FROM {table} WHERE {slow}"
+    project.env["CRASH_SOURCE"] = f"SELECT id, name, amount FROM {project.source} WHERE {project.slow}"
     staging = project.start("append_spark")
     while not project.is_leased("append_spark"):
         assert staging.poll() is None, staging.communicate()
     quick = Project(
-        project.folder, project.url, {**project.env, "CRASH_SOURCE": f"SELECT id, name, amount FROM {table}"}
+        project.folder, project.url, {**project.env, "CRASH_SOURCE": f"SELECT id, name, amount FROM {project.source}"}
     )
     code, said = quick.run("other_pushdown")
     assert code == 0, said
     out, err = staging.communicate(timeout=180)
     assert staging.returncode == 0, out + err
     assert project.rows() == EXPECTED
-
-
-# Keeps SQLite busy for a while and changes nothing; it depends on the row, or it would be worked out only once.
-SLOW_ON_SQLITE = (
-    "(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 60000 + id) SELECT max(n) FROM s) > 0"
-)

@@ -148,6 +148,7 @@ def _plain(value: Any, kind: ColumnType) -> Any:
         return None
     if isinstance(kind, TimestampTZ):
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value.replace("Z", "+00:00"))
+        moment = moment.replace(tzinfo=moment.tzinfo or timezone.utc)
         return int((moment - DAWN).total_seconds() // 60)
     if isinstance(kind, Boolean):
         return bool(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.declare.columns import BigInt, Date, Text, TimestampTZ
+from ematix_flow.declare.columns import BigInt, Date, String, Text, TimestampTZ
 from ematix_flow.declare.pipeline import Pipeline, PipelineSpec
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import DuplicateKeys, InvalidDeclaration, LateArrival, UnfitValue
@@ -169,8 +169,8 @@ def test_other_keys_and_untouched_versions_keep_their_stamps(db: Db) -> None:
 
 def test_keys_of_several_columns_each_have_their_own_history(db: Db) -> None:
     columns = (
-        ColumnSpec("shop", Text(), primary_key=True),
-        ColumnSpec("sku", Text(), primary_key=True),
+        ColumnSpec("shop", String(40), primary_key=True),
+        ColumnSpec("sku", String(40), primary_key=True),
         ColumnSpec("v", Text()),
         ColumnSpec("at", TimestampTZ()),
     )
@@ -569,7 +569,7 @@ def test_a_load_time_history_through_a_run_begins_where_the_last_version_ends(db
 
 
 def test_a_history_by_natural_key_goes_on_when_the_surrogate_key_changes(db: Db, tmp_project: Path) -> None:
-    columns = (*EVENTS, ColumnSpec("email", Text()))
+    columns = (*EVENTS, ColumnSpec("email", String(40)))
     spec = db.spec(columns, mode="scd2", event_timestamp_column="at", unique=(("email",),), compare_columns=("v",))
     for given in ({**event(1, "a", 10), "email": "x"}, {**event(2, "b", 20), "email": "x"}):
         db.put(spec, [given])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +12,7 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ematix_flow.declare.columns import BigInt, Text, TimestampTZ
+from ematix_flow.declare.columns import BigInt, String, Text, TimestampTZ
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import DuplicateKeys, FlowError, LateArrival, UnfitValue
@@ -20,7 +21,7 @@ from tests.plan.models import CLOSED, Counts, ExactHistoryModel, HistoryModel, R
 
 COLUMNS = (
     ColumnSpec("a", BigInt(), primary_key=True),
-    ColumnSpec("b", Text(), primary_key=True),
+    ColumnSpec("b", String(40), primary_key=True),
     ColumnSpec("v", Text(), nullable=True),
     ColumnSpec("w", BigInt(), nullable=True),
     ColumnSpec("at", TimestampTZ(), nullable=True),
@@ -197,6 +198,18 @@ def test_histories_on_sqlite_are_those_of_the_model_after_every_batch(sqlite_db:
 @given(story=stories())
 def test_histories_on_postgres_are_those_of_the_model_after_every_batch(postgres_db: Db, story: Story) -> None:
     run(postgres_db, story)
+
+
+@prove(300 if os.environ.get("EMATIX_PROVE") else 12)
+@given(story=stories())
+def test_histories_on_mysql_are_those_of_the_model_after_every_batch(mysql_db: Db, story: Story) -> None:
+    run(mysql_db, story)
+
+
+@prove(400 if os.environ.get("EMATIX_PROVE") else 30)
+@given(story=stories())
+def test_histories_on_duckdb_are_those_of_the_model_after_every_batch(duckdb_db: Db, story: Story) -> None:
+    run(duckdb_db, story)
 
 
 @st.composite

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow.declare.columns import BigInt, Text, TimestampTZ
+from ematix_flow.declare.columns import BigInt, String, Text, TimestampTZ
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import DuplicateKeys, EmptySource, InvalidDeclaration, MissingKeys, UnfitValue, UnsupportedMode
@@ -16,7 +16,7 @@ from tests.plan.loading import Db
 
 COLUMNS = (
     ColumnSpec("id", BigInt(), primary_key=True),
-    ColumnSpec("email", Text(), nullable=True),
+    ColumnSpec("email", String(40), nullable=True),
     ColumnSpec("city", Text(), nullable=True),
 )
 
@@ -73,8 +73,8 @@ def test_merge_counts_null_as_a_value_of_its_own(db: Db, old: str | None, new: s
 
 def test_merge_matches_on_all_columns_of_a_compound_key(db: Db) -> None:
     columns = (
-        ColumnSpec("shop", Text(), primary_key=True),
-        ColumnSpec("sku", Text(), primary_key=True),
+        ColumnSpec("shop", String(40), primary_key=True),
+        ColumnSpec("sku", String(40), primary_key=True),
         ColumnSpec("stock", BigInt()),
     )
     spec = db.spec(columns, mode="merge")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ematix_flow.declare.columns import BigInt, Text
+from ematix_flow.declare.columns import BigInt, String, Text
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import DuplicateKeys, EmptySource, FlowError
@@ -19,7 +20,7 @@ from tests.plan.models import Counts, MergeModel, Refused
 
 COLUMNS = (
     ColumnSpec("a", BigInt(), primary_key=True),
-    ColumnSpec("b", Text(), primary_key=True),
+    ColumnSpec("b", String(40), primary_key=True),
     ColumnSpec("v", Text(), nullable=True),
     ColumnSpec("w", BigInt(), nullable=True),
 )
@@ -130,3 +131,15 @@ def test_merges_on_sqlite_are_those_of_the_model_after_every_batch(sqlite_db: Db
 @given(story=stories())
 def test_merges_on_postgres_are_those_of_the_model_after_every_batch(postgres_db: Db, story: Story) -> None:
     run(postgres_db, story)
+
+
+@prove(150 if os.environ.get("EMATIX_PROVE") else 10)
+@given(story=stories())
+def test_merges_on_mysql_are_those_of_the_model_after_every_batch(mysql_db: Db, story: Story) -> None:
+    run(mysql_db, story)
+
+
+@prove(200 if os.environ.get("EMATIX_PROVE") else 20)
+@given(story=stories())
+def test_merges_on_duckdb_are_those_of_the_model_after_every_batch(duckdb_db: Db, story: Story) -> None:
+    run(duckdb_db, story)

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from ematix_flow.contracts.dialect import Dialect
@@ -217,7 +217,7 @@ class Books:
     def watermark(self, db: Db, pipeline: str) -> tuple[str, str] | None:
         """The stored mark as (column, text)."""
         row = db.execute(
-            f"SELECT column_name, last_value FROM {self.table('watermarks')} "
+            f"SELECT column_name, {self.dialect.quote('last_value')} FROM {self.table('watermarks')} "
             f"WHERE pipeline_name = {self._text(pipeline)}"
         ).fetchone()
         return (row[0], row[1]) if row else None
@@ -355,7 +355,9 @@ def _keepable(error: str) -> str:
 
 
 def _instant(stored: Any) -> datetime | None:
-    """An instant as a driver gives it back: a datetime, or the text SQLite keeps."""
-    if stored is None or isinstance(stored, datetime):
-        return stored
+    """An instant as a driver gives it back: a datetime, which MySQL's says nothing of its zone, or SQLite's text."""
+    if stored is None:
+        return None
+    if isinstance(stored, datetime):
+        return stored if stored.tzinfo is not None else stored.replace(tzinfo=timezone.utc)
     return datetime.fromisoformat(str(stored).replace("Z", "+00:00"))

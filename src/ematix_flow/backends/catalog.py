@@ -22,6 +22,9 @@ class Entry:
 BACKENDS: dict[str, Entry] = {
     "postgres": Entry("ematix_flow.backends.postgres:PostgresBackend", extra="postgres"),
     "sqlite": Entry("ematix_flow.backends.sqlite:SqliteBackend"),
+    "mysql": Entry("ematix_flow.backends.mysql:MysqlBackend", extra="mysql"),
+    "duckdb": Entry("ematix_flow.backends.duckdb:DuckdbBackend", extra="duckdb"),
+    "kafka": Entry("ematix_flow.backends.kafka:KafkaBackend", extra="kafka"),
     "object_store_local": Entry("ematix_flow.backends.files:FilesBackend", extra="spark"),
 }
 

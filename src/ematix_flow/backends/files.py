@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from ematix_flow.backends.files_books import FileBooks, file_name
 from ematix_flow.backends.files_frames import Expected, FrameFiles, quoted
 from ematix_flow.backends.files_options import EXTENSION, check_options, prefix_segments, unfit_name, written_layout
-from ematix_flow.backends.files_shape import described
+from ematix_flow.backends.files_shape import Schema, described, footer_schema, joined, readable
 from ematix_flow.backends.files_sql import folder_query, is_prefix
 from ematix_flow.backends.files_store import LocalStore
 from ematix_flow.backends.files_table import DataFile, Manifest, TableFolder
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
+
+TYPED: tuple[FileFormat, ...] = ("parquet", "orc")
+"""The formats whose files say what their columns are."""
 
 FILE_BYTES = 128 * 1024 * 1024
 """How big a file may grow before a load makes a second one."""
@@ -94,6 +97,7 @@ class FilesBackend(Backend):
 
     def check_target(self, spec: TargetSpec) -> None:
         """Refuse file options that do not fit, before anything runs; for the planner."""
+        self.refuse_options(spec, spec.broker.given(), "brokers")
         check_options(self.file_format, spec.files)
         partitions = tuple(spec.files.partition_by or ())
         spec.table.require(partitions, "partition_by=")
@@ -116,15 +120,30 @@ class FilesBackend(Backend):
         return TableRef(schema, name)
 
     def describe(self, table: TableRef) -> TableShape | None:
-        """The columns of the newest file, where the format says its types; None for text formats and without data."""
-        if self.file_format not in ("parquet", "orc"):
-            return None
+        """All columns of the live files, where the format says its types; None for text formats and without data."""
         with self.store.explained():
             folder = self._table(table)
-            files = folder.live_files(folder.manifest()) if self.store.exists(folder.folder) else ()
+            manifest = folder.manifest() if self.store.exists(folder.folder) else None
+            schema = self._known_schema(manifest)
+            if schema is not None and manifest is not None:
+                return described(table, schema, has_rows=bool(manifest.files))
+            if self.file_format not in TYPED or not self.store.exists(folder.folder):
+                return None
+            files = folder.live_files(manifest)
             if not files:
                 return None
-            return described(table, self.file_format, self.store.local_path(f"{folder.folder}/{files[-1].path}"))
+            found, has_rows = self._footers(folder, files)
+            return described(table, found, has_rows=has_rows)
+
+    def _known_schema(self, manifest: Manifest | None) -> Schema | None:
+        """What a manifest says of the columns of all its files; nothing for text, whose readers decide."""
+        if manifest is None or self.file_format not in TYPED or not readable(manifest.schema):
+            return None
+        return manifest.schema
+
+    def _footers(self, folder: TableFolder, files: Sequence[DataFile]) -> tuple[Schema, bool]:
+        paths = [self.store.local_path(f"{folder.folder}/{file.path}") for file in files]
+        return footer_schema(folder.folder, self.file_format, paths)
 
     def _table(self, ref: TableRef) -> TableFolder:
         if ref.schema is None:
@@ -180,7 +199,7 @@ class FilesBackend(Backend):
         manifest = table.manifest()
         files = table.live_files(manifest)
         if files:
-            return frames.read(table.folder, files, expected)
+            return frames.read(table.folder, files, expected, self._known_schema(manifest))
         if manifest is not None and manifest.schema is not None:
             return frames.empty(manifest.schema)
         others = sorted({os.path.splitext(file.path)[1] for file in self.store.visible_files(table.folder)})
@@ -267,7 +286,7 @@ class FilesBackend(Backend):
         table: TableFolder,
         staged: list[tuple[str, DataFile]],
         report: SettleReport,
-        schema: dict[str, Any],
+        schema: Schema,
         plan: BatchPlan,
         run: OpenedRun,
         stamp: Stamp,
@@ -282,6 +301,8 @@ class FilesBackend(Backend):
                 return SettleReport(rows=0, replayed=True)
             self.books.require_current(run, before)
             replaces = plan.target.mode == "truncate"
+            if not replaces and self.file_format in TYPED:
+                schema = joined(self._schema_of(table, before), schema, str(plan.table))
             state = self.books.settled(run, known, report, plan.watermark.column if plan.watermark else None, stamp.now)
             after = Manifest(
                 files=(*(() if replaces else before.files), *(file for _, file in moves)),
@@ -296,6 +317,12 @@ class FilesBackend(Backend):
                 # The rows are committed, so the run has succeeded; the next one brings the rest up to date.
                 log.warning("'%s' is loaded, but its books could not be brought up to date: %s", run.pipeline, exc)
         return report
+
+    def _schema_of(self, table: TableFolder, manifest: Manifest) -> Schema | None:
+        """The schema of the files that stay; those which somebody else put there are asked, once."""
+        if manifest.schema is not None or not manifest.files:
+            return manifest.schema
+        return self._footers(table, manifest.files)[0]
 
     def _final_name(self, file: DataFile, number: int, run: OpenedRun, stamp: Stamp) -> str:
         """Sortable by time; the same run never makes the same name twice, and two runs never share one."""

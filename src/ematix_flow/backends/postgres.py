@@ -176,7 +176,7 @@ class PostgresBackend(SqlBackend):
         self._change(db, statement.sql)
 
     def _change(self, db: Db, sql: str) -> None:
-        """One DDL statement; a schema that is there is not asked for, since that alone needs a right on the database."""
+        """One DDL statement; a schema that is there is not asked for: that alone needs a right on the database."""
         schema = sql.removeprefix(_CREATE_SCHEMA)
         if schema != sql:
             there = f"SELECT to_regnamespace({self.dialect.literal(schema, Text())}) IS NOT NULL"

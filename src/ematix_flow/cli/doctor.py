@@ -23,6 +23,9 @@ _SPARK_EXTRA = 'pip install "ematix-flow[spark]"'
 # What an extra brings, by the names of the packages.
 _DRIVERS: dict[str, tuple[str, ...]] = {
     "postgres": ("psycopg", "adbc-driver-postgresql", "pyarrow"),
+    "mysql": ("pymysql", "numpy", "pyarrow"),
+    "duckdb": ("duckdb", "pytz"),
+    "kafka": ("confluent-kafka",),
     "spark": ("pyspark", "pyarrow"),
 }
 

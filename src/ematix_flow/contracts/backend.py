@@ -73,10 +73,14 @@ class Backend(ABC):
 
     def check_target(self, target: TargetSpec) -> None:
         """Refuse options that mean nothing here, before anything runs."""
-        given = target.files.given()
+        self.refuse_options(target, target.files.given(), "files")
+        self.refuse_options(target, target.broker.given(), "brokers")
+
+    def refuse_options(self, target: TargetSpec, given: Mapping[str, object], whose: str) -> None:
+        """Say of the first option given that it belongs to another kind of system."""
         if given:
             raise InvalidPlan(
-                f"{next(iter(given))}= is an option for files, and {target.table} goes to "
+                f"{next(iter(given))}= is an option for {whose}, and {target.table} goes to "
                 f"'{self.connection.name}' ({self.connection.kind}).",
                 fix="leave it out",
             )

@@ -18,6 +18,11 @@ _TEXTS = (c.Text, c.String, c.JSON, c.JSONB, c.UUID)
 _BITS: dict[type[t.DataType], int] = {t.ByteType: 8, t.ShortType: 16, t.IntegerType: 32, t.LongType: 64}
 # Spark's own defaults let single quotes and NaN pass, and refuse numbers of more than 1,000 digits.
 _STRICT_JSON = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false", "maxNumLen": str(2**31 - 1)}
+_YEARS: dict[type[c.ColumnType], tuple[str, str]] = {
+    c.Date: ("DATE'0001-01-01'", "DATE'9999-12-31'"),
+    c.Timestamp: ("TIMESTAMP_NTZ'0001-01-01 00:00:00'", "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'"),
+    c.TimestampTZ: ("TIMESTAMP_LTZ'0001-01-01 00:00:00Z'", "TIMESTAMP_LTZ'9999-12-31 23:59:59.999999Z'"),
+}
 _UUID = r"\A([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\z"
 
 
@@ -38,12 +43,17 @@ def fit_column(column: Column, from_type: t.DataType, to: c.ColumnType, name: st
         InvalidPlan: values of this type can never become the declared one.
     """
     fitted, may_fail = _fitted(column, from_type, to, name)
+    wanted = str(to)
     if isinstance(to, c.String):
-        fitted = F.when(F.length(fitted) > to.length, failing(name, str(to))).otherwise(fitted)
+        fitted = F.when(F.length(fitted) > to.length, failing(name, wanted)).otherwise(fitted)
+    if isinstance(to, _TIMES):
+        fitted, may_fail = _within_years(fitted, to), True
+        if isinstance(from_spark_type(from_type), _TIMES):
+            wanted = f"{to} of the years 1 to 9999"
     if not may_fail:
         return fitted
     # One evaluation: Spark would work a cast out twice that stands in a condition and in its branch.
-    return F.coalesce(fitted, F.when(column.isNotNull(), failing(name, str(to))))
+    return F.coalesce(fitted, F.when(column.isNotNull(), failing(name, wanted)))
 
 
 def typed_column(
@@ -61,6 +71,8 @@ def typed_column(
 def fitted_or_null(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) -> Column:
     """The same, with NULL for what does not fit: to count such rows instead of failing."""
     fitted, _ = _fitted(column, from_type, to, name)
+    if isinstance(to, _TIMES):
+        return _within_years(fitted, to)
     return F.when(F.length(fitted) <= to.length, fitted) if isinstance(to, c.String) else fitted
 
 
@@ -135,6 +147,15 @@ def _from_text(column: Column, to: c.ColumnType, wanted: t.DataType) -> tuple[Co
     if isinstance(to, c.Float):
         return _narrowed(column.try_cast("double")), True
     return column.try_cast(wanted), True
+
+
+def _within_years(column: Column, to: c.ColumnType) -> Column:
+    """A time that every system can hold, and NULL for one before the year 1, after 9999, or at no end of time at all.
+
+    Spark has far more years, and a driver that knows no infinity hands it over as one of those.
+    """
+    first, last = _YEARS[type(to)]
+    return F.when(column.between(F.expr(first), F.expr(last)), column)
 
 
 def _is_json(column: Column) -> Column:

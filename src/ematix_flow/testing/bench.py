@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from ematix_flow.contracts.plans import RunResult
-from ematix_flow.declare.columns import UUID, BigInt, Boolean, Bytes, ColumnType, Text, TimestampTZ
+from ematix_flow.declare.columns import UUID, Boolean, Bytes, ColumnType, TimestampTZ
 from ematix_flow.declare.namespace import Ematix
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.table import ColumnSpec, ManagedTable, declare_table, table_spec
@@ -26,32 +26,23 @@ ADDED: dict[str, ColumnType] = {
 }
 """The columns that modes add, and their types."""
 
-_HISTORY: dict[str, ColumnType] = {
-    "run_id": Text(),
-    "pipeline_name": Text(),
-    "target_schema": Text(),
-    "target_table": Text(),
-    "mode": Text(),
-    "path": Text(),
-    "started_at": TimestampTZ(),
-    "finished_at": TimestampTZ(),
-    "status": Text(),
-    "rows_inserted": BigInt(),
-    "rows_updated": BigInt(),
-    "rows_unchanged": BigInt(),
-    "error_message": Text(),
-    "parent_run_id": Text(),
-    "step_name": Text(),
-    "metrics_json": Text(),
-}
-
 
 class Bench:
     """One target, and the place its rows come from: the target itself when pushed down, another system for Spark."""
 
-    def __init__(self, target: SqlEndpoint, source: Endpoint) -> None:
+    def __init__(self, target: Endpoint, source: Endpoint) -> None:
         self.target = target
         self.source = source
+
+    @property
+    def database(self) -> SqlEndpoint:
+        """The target, for tests that say `@needs("sql")`."""
+        return cast(SqlEndpoint, self.target)
+
+    @property
+    def quick(self) -> RouteName:
+        """The route for what is the same on both: without Spark, where the target has such a way."""
+        return "pushdown" if self.target.speaks_sql else "spark"
 
     def place(self, route: RouteName) -> Endpoint:
         """Where the rows of a load on this route are put first."""
@@ -166,19 +157,11 @@ class Bench:
 
     def runs(self, pipeline: str | None = None) -> list[dict[str, Any]]:
         """The run history in the target, oldest first."""
-        where = f" WHERE pipeline_name = {self.target.dialect.literal(pipeline, Text())}" if pipeline else ""
-        found = self.target.query(
-            f"SELECT {', '.join(_HISTORY)} FROM {self.target.books('run_history')}{where} ORDER BY started_at, run_id"
-        )
-        return [dict(zip(_HISTORY, row, strict=True)) for row in found]
+        return self.target.history(pipeline)
 
     def watermark(self, pipeline: str) -> tuple[str, str] | None:
         """The stored mark of a pipeline: column and value."""
-        found = self.target.query(
-            f"SELECT column_name, last_value FROM {self.target.books('watermarks')} "
-            f"WHERE pipeline_name = {self.target.dialect.literal(pipeline, Text())}"
-        )
-        return (found[0][0], found[0][1]) if found else None
+        return self.target.watermark(pipeline)
 
     def columns(self, table: Table) -> dict[str, ColumnType | None]:
         """The live table's columns and types, in order; empty when there is no table."""

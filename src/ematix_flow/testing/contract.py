@@ -34,10 +34,18 @@ from ematix_flow.testing.contract_runs import AfterLoad, Books, Looking, Several
 from ematix_flow.testing.contract_sources import Markers, RowSteps, Sources  # noqa: E402
 from ematix_flow.testing.contract_tables import Tables  # noqa: E402
 from ematix_flow.testing.contract_values import Names, Types, UnfitValues  # noqa: E402
-from ematix_flow.testing.endpoints import Endpoint, SqlEndpoint  # noqa: E402
-from ematix_flow.testing.gaps import Gap, needed_by  # noqa: E402
+from ematix_flow.testing.endpoints import Endpoint  # noqa: E402
+from ematix_flow.testing.gaps import Ability, Gap, needed_by  # noqa: E402
 from ematix_flow.testing.registry import isolated_registry  # noqa: E402
 from ematix_flow.testing.runlog import MemoryRunLog, use_run_log  # noqa: E402
+
+_ABILITY_OF_MODE: dict[str, Ability] = {
+    "append": "append",
+    "truncate": "truncate",
+    "merge": "merge",
+    "scd1": "merge",
+    "scd2": "scd2",
+}
 
 
 class BackendContract(
@@ -69,10 +77,11 @@ class BackendContract(
     adds_columns: ClassVar[Gap | None] = None
     widens_columns: ClassVar[Gap | None] = None
     relaxes_not_null: ClassVar[Gap | None] = None
+    fills_added_columns: ClassVar[Gap | None] = None
     sql: ClassVar[Gap | None] = None
 
     @pytest.fixture
-    def target(self) -> SqlEndpoint:
+    def target(self) -> Endpoint:
         """The system under test, empty."""
         raise NotImplementedError("a contract class gives a 'target' fixture")
 
@@ -88,7 +97,7 @@ class BackendContract(
         return chosen
 
     @pytest.fixture
-    def bench(self, target: SqlEndpoint, sources: Mapping[str, Endpoint]) -> Iterator[Bench]:
+    def bench(self, target: Endpoint, sources: Mapping[str, Endpoint]) -> Iterator[Bench]:
         """The workbench, with a registry and a run log of its own."""
         with isolated_registry(), use_run_log(MemoryRunLog()):
             yield Bench(target, next(iter(sources.values())))
@@ -100,6 +109,8 @@ class BackendContract(
         call = getattr(request.node, "callspec", None)
         if call is not None and call.params.get("route") == "pushdown":
             needed.append("pushdown")
+        if call is not None and call.params.get("mode") is not None:
+            needed.append(_ABILITY_OF_MODE[call.params["mode"]])
         for ability in needed:
             gap = getattr(self, ability)
             if isinstance(gap, Gap):

@@ -8,13 +8,16 @@ from uuid import UUID as Uuid
 
 import pytest
 
+from ematix_flow.contracts.runtime import SilentObserver, StepStatus
 from ematix_flow.declare.columns import BigInt, Text
 from ematix_flow.declare.keys import natural_key, pk
 from ematix_flow.declare.namespace import Ematix
+from ematix_flow.declare.normalizers import upper
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.target import Target
-from ematix_flow.errors import DuplicateKeys, FlowError, StepFailed, UnknownName
+from ematix_flow.errors import DuplicateKeys, FlowError, StepFailed, UnfitValue, UnknownName
 from ematix_flow.run.post import run_transform
+from ematix_flow.run.runner import run_pipeline
 from ematix_flow.testing.bench import Bench, RouteName, Table
 from ematix_flow.testing.gaps import needs
 
@@ -34,6 +37,7 @@ class Looking:
         users = users_table(bench)
         bench.put(users, [(1, "ann"), (2, "bob")], route=route)
         pipeline = bench.pipeline(users, route=route, mode="merge")
+        pipeline.preview()  # what can never run is refused here, and only told of by a dry run
         before = bench.target.snapshot()
         first = pipeline.dry_run()
         assert first.is_dry_run and first.targets[0].dry_run_rows_affected == 2
@@ -50,18 +54,39 @@ class Looking:
         bench.put(users, [(1, "ann"), (2, "rob"), (3, "eve")], route=route)
         assert bench.target.snapshot() == before
 
+    @needs("append")
+    def test_a_dry_run_of_an_append_tells_what_would_fail_and_leaves_no_trace(
+        self, bench: Bench, route: RouteName
+    ) -> None:
+        visits = bench.table("visits", who=Text)
+        bench.put(visits, [("ann",), ("bob",)], route=route)
+        pipeline = bench.pipeline(visits, route=route, mode="append")
+        pipeline.preview()
+        for _ in range(2):  # without the table, then with it
+            before = bench.target.snapshot()
+            (told,) = pipeline.dry_run().targets
+            assert (told.dry_run_rows_affected, told.dry_run_error) == (2, None)
+            assert bench.target.snapshot() == before
+            pipeline.sync()
+        bench.put(visits, [("ann",), (None,)], route=route)
+        before = bench.target.snapshot()
+        (told,) = pipeline.dry_run().targets
+        assert told.dry_run_rows_affected is None and "'who'" in (told.dry_run_error or "")
+        assert bench.target.snapshot() == before
+
     @needs("append", "incremental")
     def test_a_dry_run_applies_the_watermark_and_does_not_move_it(self, bench: Bench) -> None:
         numbers = bench.table("numbers", n=BigInt)
-        options: dict[str, Any] = {"route": "pushdown", "mode": "append", "incremental_column": "n"}
+        options: dict[str, Any] = {"route": bench.quick, "mode": "append", "incremental_column": "n"}
         bench.load(numbers, [(1,), (2,)], **options)
-        bench.put(numbers, [(1,), (2,), (3,)], route="pushdown")
+        bench.put(numbers, [(1,), (2,), (3,)], route=bench.quick)
         assert bench.pipeline(numbers, **options).dry_run().targets[0].dry_run_rows_affected == 1
         assert bench.watermark("numbers") == ("n", "2")
 
     @needs("scd2")
     def test_a_preview_tells_everything_and_touches_nothing(self, bench: Bench, route: RouteName) -> None:
-        users = bench.table("users", id=Annotated[BigInt, pk()], mail=Annotated[Text, natural_key()], name=Text)
+        mail: Any = Annotated[bench.target.text_key, natural_key()]
+        users = bench.table("users", id=Annotated[BigInt, pk()], mail=mail, name=Text)
         bench.put(users, [(1, "a@x", "ann")], route=route)
         before = bench.target.snapshot()
         pipeline = bench.pipeline(
@@ -91,28 +116,43 @@ class Looking:
         assert [(t.kind, t.summary) for t in result.transforms_post] == [("sql", "SELECT 1"), ("transform_ref", "t")]
         assert json.loads(result.to_json())["targets"][0]["mode"] == "scd2"
 
+    @needs("append")
+    def test_a_preview_of_an_append_shows_every_column_and_touches_nothing(
+        self, bench: Bench, route: RouteName
+    ) -> None:
+        users = users_table(bench)
+        bench.put(users, [(1, "ann")], route=route)
+        before = bench.target.snapshot()
+        (plan,) = bench.pipeline(users, route=route, mode="append").preview().targets
+        assert bench.target.snapshot() == before
+        assert plan.path == ("same_db" if route == "pushdown" else "cross_db") and plan.path_reason
+        assert plan.declared_columns == ("id", "name") and plan.merge_keys == ()
+        names = [column["name"] for column in plan.augmented_columns]
+        assert names == ["id", "name", "_loaded_at", "_batch_id"]
+        assert any("src_users" in sql for sql in plan.plan_sql)
+
     @needs("append", "sql")
     def test_validate_asks_source_and_target_and_changes_nothing(self, bench: Bench) -> None:
         users = users_table(bench)
-        bench.load(users, [(1, "ann")], route="pushdown", mode="append")
         name = bench.target.sql_name("users")
+        bench.load(users, [(1, "ann")], route=bench.quick, mode="append", transforms_post=[f"DELETE FROM {name}"])
         before = bench.target.snapshot()
 
         def wrong(conn: Any) -> str:
             return "SELECT id, name FROM nowhere_at_all"
 
-        good = bench.pipeline(users, route="pushdown", mode="append", transforms_post=[f"DELETE FROM {name}"])
+        good = bench.pipeline(users, route=bench.quick, mode="append", transforms_post=[f"DELETE FROM {name}"])
         assert good.validate().ok
         bad = bench.pipeline(
             users,
-            route="pushdown",
+            route=bench.quick,
             mode="append",
             function=wrong,
             name="bad",
             transforms_post=["DELETE FROM also_nowhere"],
         ).validate()
         assert not bad.ok and "nowhere_at_all" in " ".join(bad.errors)
-        late = bench.pipeline(users, route="pushdown", mode="append", transforms_post=["DELETE FROM also_nowhere"])
+        late = bench.pipeline(users, route=bench.quick, mode="append", transforms_post=["DELETE FROM also_nowhere"])
         assert not late.validate().ok and "also_nowhere" in " ".join(late.validate().errors)
         assert bench.target.snapshot() == before
 
@@ -138,11 +178,32 @@ class Books:
         assert "'id'" in three["error_message"]
         assert all(run["started_at"] <= run["finished_at"] for run in (one, two, three))
 
+    @needs("append")
+    def test_every_append_is_in_the_history_of_the_target(self, bench: Bench, route: RouteName) -> None:
+        visits = bench.table("visits", who=Text)
+        first = bench.load(visits, [("ann",), ("bob",)], route=route, mode="append")
+        with pytest.raises(UnfitValue, match="'who'"):
+            bench.load(visits, [(None,)], route=route, mode="append")
+        one, two = bench.runs("visits")
+        assert (one["run_id"], one["status"], one["error_message"]) == (first.run_id, "success", None)
+        assert (one["rows_inserted"], one["rows_updated"], one["rows_unchanged"]) == (2, 0, 0)
+        assert Uuid(two["run_id"]) and two["status"] == "failed" and "'who'" in two["error_message"]
+        assert {run["mode"] for run in (one, two)} == {"append"}
+        assert {(run["target_schema"], run["target_table"]) for run in (one, two)} == {self.place_of(bench, "visits")}
+        assert one["path"] == first.path
+        assert all(run["started_at"] <= run["finished_at"] for run in (one, two))
+
+    def place_of(self, bench: Bench, name: str) -> tuple[str | None, str]:
+        """Schema and name of a table as the books write them."""
+        shape = bench.target.shape(name)
+        assert shape is not None
+        return shape.ref.schema, shape.ref.name
+
     @needs("scd2")
     def test_the_history_of_scd2_counts_closed_versions_as_updated(self, bench: Bench) -> None:
         users = users_table(bench)
-        bench.load(users, [(1, "ann"), (2, "bob")], route="pushdown", mode="scd2")
-        bench.load(users, [(1, "eve"), (2, "bob")], route="pushdown", mode="scd2")
+        bench.load(users, [(1, "ann"), (2, "bob")], route=bench.quick, mode="scd2")
+        bench.load(users, [(1, "eve"), (2, "bob")], route=bench.quick, mode="scd2")
         last = bench.runs("users")[-1]
         assert (last["rows_inserted"], last["rows_updated"], last["mode"]) == (1, 1, "scd2")
 
@@ -164,11 +225,19 @@ class Books:
         bench.load(visits, [("ann",)], route="spark", mode="append")
         with pytest.raises(FlowError):
             bench.load(visits, [("ann",), (None,)], route="spark", mode="append")
-        names = [name.replace('"', "") for name in bench.target.snapshot()]
-        books = {
-            bench.target.books(b).replace('"', "") for b in ("ledger", "applied_runs", "watermarks", "run_history")
-        }
-        assert set(names) == {bench.target.sql_name("visits").replace('"', ""), *books}
+        assert bench.rows(visits) == [("ann",)] and bench.target.strays("visits") == set()
+
+
+class EndedSteps(SilentObserver):
+    """Remembers the steps that ended well."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def step(self, name: str, status: StepStatus, detail: str = "", duration_ms: float | None = None) -> None:
+        """Remember it."""
+        if status == "succeeded":
+            self.names.append(name)
 
 
 class SeveralTargets:
@@ -211,6 +280,17 @@ class SeveralTargets:
         assert bench.history(copies) == [(1, "ann", 1, None, True), (2, "bob", 1, 2, False), (2, "rob", 2, None, True)]
         assert {run["pipeline_name"] for run in bench.runs()} == {f"fan::{one}", f"fan::{other}"}
 
+    @needs("append")
+    def test_targets_that_go_through_spark_share_one_reading(self, bench: Bench) -> None:
+        people, names = bench.table("people", id=BigInt, name=Text), bench.table("names", name=Annotated[Text, upper()])
+        connection = bench.target.connection
+        targets = [Target(table=table, connection=connection, mode="append") for table in (people, names)]
+        bench.put(users_table(bench), [(1, "ann"), (2, "bob")], route="spark")
+        watching = EndedSteps()
+        run_pipeline(self.fan_out(bench, "spark", targets).spec, observer=watching)
+        assert watching.names.count("read") == 1
+        assert bench.rows(people) == [(1, "ann"), (2, "bob")] and bench.rows(names) == [("ANN",), ("BOB",)]
+
     @needs("append", "merge")
     def test_the_first_failure_stops_unless_told_to_go_on(self, bench: Bench) -> None:
         users, copies = users_table(bench), bench.table("copies", id=BigInt, name=Text)
@@ -221,11 +301,11 @@ class SeveralTargets:
             ematix.target(users, mode="merge", target_connection=connection),
             ematix.target(third, mode="append", target_connection=connection),
         ]
-        bench.put(users, [(1, "ann"), (1, "eve")], route="pushdown")
+        bench.put(users, [(1, "ann"), (1, "eve")], route=bench.quick)
         with pytest.raises(DuplicateKeys):
-            self.fan_out(bench, "pushdown", targets).sync()
+            self.fan_out(bench, bench.quick, targets).sync()
         assert len(bench.rows(copies)) == 2 and bench.target.shape("third") is None
-        result = self.fan_out(bench, "pushdown", targets, continue_on_target_failure=True).sync()
+        result = self.fan_out(bench, bench.quick, targets, continue_on_target_failure=True).sync()
         assert list(result["errors"]) == [f"{bench.target.schema}.users"]
         assert list(result["results"]) == [f"{bench.target.schema}.copies", f"{bench.target.schema}.third"]
         assert len(bench.rows(copies)) == 4 and len(bench.rows(third)) == 2
@@ -279,17 +359,18 @@ class AfterLoad:
             raise ValueError("no")
 
         steps = [half, f"UPDATE {name} SET name = 'late'"]
+        bench.load(users, [], route=bench.quick, mode="append", transforms_post=steps[1:], name="without")
         with pytest.raises(StepFailed, match=r"transform\[0\]:half"):
-            bench.load(users, [(1, "ann")], route="pushdown", mode="append", transforms_post=steps)
+            bench.load(users, [(1, "ann")], route=bench.quick, mode="append", transforms_post=steps)
         assert bench.rows(users) == [(1, "ann")]
         statuses = [(run["step_name"], run["status"]) for run in bench.runs("users")]
         assert statuses[1:] == [("transform[0]:half", "transform_failed")]
         bench.load(
-            users, [(2, "bob")], route="pushdown", mode="append", transforms_post=steps, continue_on_failure_post=True
+            users, [(2, "bob")], route=bench.quick, mode="append", transforms_post=steps, continue_on_failure_post=True
         )
         assert bench.rows(users) == [(1, "late"), (2, "late")]
 
-    @needs("append", "sql")
+    @needs("append", "truncate")
     def test_a_reference_may_be_a_pipeline_and_an_unknown_one_is_named(self, bench: Bench) -> None:
         users, copies = users_table(bench), bench.table("copies", id=BigInt, name=Text)
         name = bench.target.sql_name("users")
@@ -297,12 +378,14 @@ class AfterLoad:
         def copy(conn: Any) -> str:
             return f"SELECT id, name FROM {name}"
 
-        bench.pipeline(copies, route="pushdown", mode="truncate", function=copy, name="copy")
-        bench.load(users, [(1, "ann")], route="pushdown", mode="append", transforms_post=[ematix.transform_ref("copy")])
+        bench.pipeline(copies, route=bench.quick, mode="truncate", function=copy, name="copy", place=bench.target)
+        bench.load(
+            users, [(1, "ann")], route=bench.quick, mode="append", transforms_post=[ematix.transform_ref("copy")]
+        )
         assert bench.rows(copies) == [(1, "ann")]
         with pytest.raises(UnknownName, match="'nobody'"):
             bench.load(
-                users, [(2, "bob")], route="pushdown", mode="append", transforms_post=[ematix.transform_ref("nobody")]
+                users, [(2, "bob")], route=bench.quick, mode="append", transforms_post=[ematix.transform_ref("nobody")]
             )
         assert len(bench.rows(users)) == 2
 

@@ -25,9 +25,14 @@ Ability = Literal[
     "adds_columns",
     "widens_columns",
     "relaxes_not_null",
+    "fills_added_columns",
     "sql",
 ]
-"""What a test may ask of a system; each is an attribute of `BackendContract`, None or a `Gap`."""
+"""What a test may ask of a system; each is an attribute of `BackendContract`, None or a `Gap`.
+
+`keys_enforced`: the table itself knows its keys and NOT NULL, and refuses what breaks them. `fills_added_columns`: rows
+that were there get the default of a column that is added. `sql`: people and steps may send it SQL of their own.
+"""
 
 _NEEDS = "__flow_needs__"
 _Test = TypeVar("_Test", bound=Callable[..., Any])

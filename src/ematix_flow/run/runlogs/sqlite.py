@@ -8,7 +8,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -140,8 +140,9 @@ class SqliteRunLog:
                 self._connection.close()
             self._connection = None
 
-    def __del__(self) -> None:
-        if hasattr(self, "_lock") and not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Kept as a default: at the very end of the interpreter modules are gone, this module's names included.
+        if hasattr(self, "_lock") and not is_finalizing():
             self.close()
 
     def _open(self) -> sqlite3.Connection:

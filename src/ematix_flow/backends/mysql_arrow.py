@@ -1,0 +1,211 @@
+"""MySQL and Spark, Arrow batches in between: one reader of one snapshot, and LOAD DATA into a staging table.
+
+The functions given to `mapInArrow` run in Spark's Python workers. They carry what they need as plain values; nothing of
+it appears in Spark's plan, log or UI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.backends import mysql_lines
+from ematix_flow.backends.mysql_errors import explained
+from ematix_flow.backends.mysql_rows import Loader
+from ematix_flow.backends.mysql_session import open_session
+from ematix_flow.backends.postgres_arrow import mark_text
+from ematix_flow.contracts.crashpoints import reached
+from ematix_flow.contracts.plans import Reading, WatermarkRule
+from ematix_flow.contracts.shapes import ColumnShape
+from ematix_flow.declare.columns import (
+    BigInt,
+    Boolean,
+    Bytes,
+    ColumnType,
+    Date,
+    Double,
+    Float,
+    Integer,
+    Numeric,
+    SmallInt,
+    Timestamp,
+    TimestampTZ,
+)
+from ematix_flow.declare.table import ColumnSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_SPARK_TYPES: dict[type[ColumnType], str] = {
+    SmallInt: "smallint",
+    Integer: "int",
+    BigInt: "bigint",
+    Float: "float",
+    Double: "double",
+    Boolean: "boolean",
+    Date: "date",
+    Timestamp: "timestamp_ntz",
+    TimestampTZ: "timestamp",
+    Bytes: "binary",
+}
+_MOST_DIGITS = 38
+
+
+def frame(
+    spark: SparkSession, url: str, name: str, sql: str, shapes: Sequence[ColumnShape], reading: Reading
+) -> DataFrame:
+    """A DataFrame over a query, read by one task in one snapshot: MySQL cannot share one between connections."""
+    from pyspark.sql import functions as F
+
+    query = mysql_lines.as_lines(sql, shapes)
+    types = [shape.type for shape in shapes]
+    names = [shape.name for shape in shapes]
+    schema = ", ".join(f"{_backticked(n)} {_travels_as(t)}" for n, t in zip(names, types, strict=True))
+
+    def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                yield from read_batches(url, name, query, names, types)
+
+    result = spark.range(0, 1, 1, 1).mapInArrow(rows_of, schema)
+    declared = {reading.renamed.get(c.name, c.name): c for c in reading.columns}
+    for shape in shapes:
+        if not isinstance(shape.type, Numeric) or shape.type.precision <= _MOST_DIGITS:
+            continue
+        # A number without normalizers is cast straight to its declared type, so no digit is lost on the way.
+        column = declared.get(shape.name)
+        if column is not None and isinstance(column.type, Numeric) and not column.normalizers:
+            continue
+        result = result.withColumn(shape.name, F.col(_backticked(shape.name)).cast("decimal(38,18)"))
+    return result
+
+
+def read_batches(
+    url: str, name: str, query: str, names: Sequence[str], types: Sequence[ColumnType | None]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a query, streamed. Runs in a Spark worker."""
+    import pyarrow as pa
+
+    schema = pa.schema([(n, _arrow_type(t)) for n, t in zip(names, types, strict=True)])
+    session = open_session(url, name)
+    try:
+        session.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        session.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        yield from mysql_lines.batches(session.streamed(query), schema)
+    except Exception as exc:
+        found = explained(exc, name)
+        if found is None:
+            raise
+        raise found from exc
+    finally:
+        session.close()
+
+
+def load_frame(
+    data: DataFrame,
+    url: str,
+    name: str,
+    table: str,
+    columns: Sequence[ColumnSpec],
+    attempt_column: str,
+    watermark: WatermarkRule | None,
+) -> tuple[dict[int, int], str | None]:
+    """Load a DataFrame into a staging table; the rows of each task attempt that finished, and the greatest mark."""
+    place = [column.name for column in columns].index(watermark.column) if watermark else None
+    kind = watermark.type if watermark else None
+    loader = Loader(table, tuple(columns), attempt_column)
+
+    def load_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context else 0
+        rows, mark = _loaded(loader, batches, url, name, attempt, place)
+        reached("task-copied", attempt=context.attemptNumber() if context else 0)
+        if rows:
+            text = None if mark is None else mark_text(mark, kind)
+            yield pa.RecordBatch.from_pydict(
+                {"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64()), "mark": [text]},
+                schema=pa.schema([("attempt", pa.int64()), ("rows", pa.int64()), ("mark", pa.string())]),
+            )
+
+    # Spark looks the columns up by unquoted name on the way to Python, which a backtick in a name would break.
+    numbered = data.toDF(*(f"c{number}" for number in range(len(columns))))
+    manifest = numbered.mapInArrow(load_partition, "attempt bigint, rows bigint, mark string").collect()
+    marks = [row["mark"] for row in manifest if row["mark"] is not None]
+    highest = max(marks, key=lambda text: _comparable(text, kind)) if marks else None
+    return {row["attempt"]: row["rows"] for row in manifest}, highest
+
+
+def _loaded(
+    loader: Loader, batches: Iterable[pa.RecordBatch], url: str, name: str, attempt: int, mark_place: int | None
+) -> tuple[int, Any]:
+    """Load Arrow batches in one transaction. Runs in a Spark worker, once per task attempt."""
+    import pyarrow.compute as pc
+
+    rows, mark, session = 0, None, None
+    try:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if session is None:
+                session = open_session(url, name, sends_files=True)
+                session.execute("BEGIN")
+            rows += batch.num_rows
+            if mark_place is not None:
+                highest = pc.max(batch.column(mark_place)).as_py()
+                mark = highest if mark is None or (highest is not None and highest > mark) else mark
+            loader.add(session, batch, attempt)
+        if session is not None:
+            loader.flush(session)
+            session.execute("COMMIT")
+    except Exception as exc:
+        found = explained(exc, name)
+        if found is None:
+            raise
+        raise found from exc
+    finally:
+        loader.discard()
+        if session is not None:
+            session.close()
+    return rows, mark
+
+
+def _comparable(text: str, kind: ColumnType | None) -> Any:
+    from decimal import Decimal
+
+    if isinstance(kind, SmallInt | Integer | BigInt | Numeric):
+        return Decimal(text)
+    return float(text) if isinstance(kind, Float | Double) else text.encode()
+
+
+def _travels_as(kind: ColumnType | None) -> str:
+    if isinstance(kind, Numeric) and kind.precision <= _MOST_DIGITS:
+        return f"decimal({kind.precision},{kind.scale})"
+    return _SPARK_TYPES.get(type(kind), "string") if kind is not None else "string"
+
+
+def _arrow_type(kind: ColumnType | None) -> pa.DataType:
+    import pyarrow as pa
+
+    if isinstance(kind, Numeric) and kind.precision <= _MOST_DIGITS:
+        return pa.decimal128(kind.precision, kind.scale)
+    known = {
+        "small_int": pa.int16(),
+        "integer": pa.int32(),
+        "big_int": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us"),
+        "timestamp_tz": pa.timestamp("us", tz="UTC"),
+        "bytes": pa.binary(),
+    }
+    return known.get(kind.kind, pa.string()) if kind is not None else pa.string()
+
+
+def _backticked(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
