@@ -84,11 +84,14 @@ class Rows:
 
 
 FIRST = {"pushed_first": [200, 0, 0], "spark_first": [0, 200, 0]}
+PLACES = ["postgres"]
 CASES = [("pushed_first", "settled"), ("spark_first", "target-done")]
 if os.environ.get("EMATIX_PROVE"):  # each cell starts Spark twice: `make prove`
+    PLACES = ["postgres", "sqlite", "duckdb", "mysql"]
     CASES = [(pipeline, point) for pipeline in FIRST for point in ("settled", "target-done")]
 
 
+@pytest.mark.parametrize("project", PLACES, indirect=True)
 @pytest.mark.parametrize(("pipeline", "point"), CASES)
 def test_a_fan_out_killed_after_its_first_target_is_made_good_by_the_next_run(
     project: Project, pipeline: str, point: str

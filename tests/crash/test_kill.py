@@ -26,8 +26,18 @@ def expected_after(mode: str, first: list[tuple[int, str, int]], second: list[tu
     return sorted(second)
 
 
+# Every cell costs three processes, two of them with Spark: the whole matrix is for `make prove`.
+PUSHDOWN_POINTS = ["mid-settle", "settled"]
+SPARK_POINTS = [("append", "staged"), ("merge", "mid-settle"), ("scd2", "settled")]
+if os.environ.get("EMATIX_PROVE"):
+    PUSHDOWN_POINTS = ["opened", "planned", "mid-settle", "settled"]
+    SPARK_POINTS = [
+        (mode, point) for mode in MODES for point in ("opened", "planned", "staged", "mid-settle", "settled")
+    ]
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("point", ["opened", "planned", "mid-settle", "settled"])
+@pytest.mark.parametrize("point", PUSHDOWN_POINTS)
 def test_a_killed_pushdown_is_made_good_by_the_next_run(project: Project, mode: str, point: str) -> None:
     name = f"{mode}_pushdown"
     assert project.run(name)[0] == 0
@@ -42,14 +52,6 @@ def test_a_killed_pushdown_is_made_good_by_the_next_run(project: Project, mode: 
     assert project.rows() == expected_after(mode, EXPECTED, second)
     assert project.history()[-1] == "success"
     assert "running" not in project.history()
-
-
-SPARK_POINTS = [("append", "staged"), ("append", "settled"), ("truncate", "staged"), ("merge", "mid-settle")]
-SPARK_POINTS += [("scd2", "staged")]
-if os.environ.get("EMATIX_PROVE"):  # the whole matrix takes a Spark start per cell: `make prove`
-    SPARK_POINTS = [
-        (mode, point) for mode in MODES for point in ("opened", "planned", "staged", "mid-settle", "settled")
-    ]
 
 
 @pytest.mark.parametrize(("mode", "point"), SPARK_POINTS)
