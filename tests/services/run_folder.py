@@ -56,6 +56,7 @@ class RunFolder:
 
     def guard(self, module: str) -> None:
         """Start a process that runs `python -m MODULE stop FOLDER` if the main process dies without having done it."""
+        (self.path / f"{module}.guarded").touch()
         subprocess.run(
             # The shell leaves it behind as nobody's child, so no one has to wait for it.
             ["sh", "-c", '"$@" &', "sh", sys.executable, "-m", __name__, str(self.path), module],
@@ -84,7 +85,9 @@ def wait_for_the_end(folder: Path, module: str) -> None:
         fcntl.flock(alive, fcntl.LOCK_EX)
         if folder.exists():
             subprocess.run([sys.executable, "-m", module, "stop", str(folder)], cwd=REPOSITORY, check=False)
-            shutil.rmtree(folder, ignore_errors=True)
+            (folder / f"{module}.guarded").unlink(missing_ok=True)
+            if not list(folder.glob("*.guarded")):  # the guards of other servers need the folder to find them
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
