@@ -13,7 +13,7 @@ from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.connection_base import DatabaseFileConnection
-from ematix_flow.errors import AlreadyRunning, ConnectionFailed
+from ematix_flow.errors import ConnectionFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,7 +65,12 @@ class DatabaseFileBackend(SqlBackend):
         return os.path.join(folder, f".{os.path.basename(absolute)}.ematix-flow-spool")
 
     def _staging_place(self, run: OpenedRun) -> str:
-        return os.path.join(self.spool_root(), f"{digest(run.pipeline)}-{run.run_id}")
+        return os.path.join(self.spool_root(), f"{self._owner(run.pipeline)}-{run.run_id}")
+
+    def _owner(self, pipeline: str) -> str:
+        """Whose lock and spool it is; a root among the temporary files is shared by databases and by processes."""
+        process = os.getpid() if self.is_memory else ""
+        return digest(f"{process} {self.connection.identity()} {pipeline}")
 
     # ── one living run per pipeline ──────────────────────────────────────────────────────────────────────────────────
 
@@ -73,23 +78,13 @@ class DatabaseFileBackend(SqlBackend):
     def lease(self, pipeline: str) -> Iterator[None]:
         if not self.is_memory:
             self.require_folder()
-        lock = self._lock(digest(pipeline))
+        lock = self._lock(self._owner(pipeline))
         if not lock.acquire():
-            raise AlreadyRunning(
-                f"Another run of '{pipeline}' is under way ({self.holder(pipeline)}); this one changed nothing.",
-                fix="wait for it to end; `flow runs list` shows it",
-            )
+            raise self.under_way(pipeline)
         try:
             yield
         finally:
             lock.release()
-
-    def holder(self, pipeline: str) -> str:
-        """Who has the pipeline open, for a message."""
-        with self.session() as db:
-            if self.shape(db, self.dialect.bookkeeping("ledger")) is None:
-                return "just started"
-            return self.books.holder(db, pipeline) or "just started"
 
     def _lock(self, name: str) -> FileLock:
         return FileLock(os.path.join(self.spool_root(), f"{name}.lock"))
@@ -97,7 +92,7 @@ class DatabaseFileBackend(SqlBackend):
     def clean_up_after_dead_runs(self, pipeline: str) -> None:
         root = self.spool_root()
         spool.remove_dead_reads(root)
-        mine = digest(pipeline)
+        mine = self._owner(pipeline)
         for name in spool.left_behind(root):
             owner = name.split("-")[0]
             if owner == mine:

@@ -54,7 +54,6 @@ def folder(root: str) -> Iterator[str]:
         yield place
     finally:
         remove(place)
-        os.unlink(lock.path)
         lock.release()
 
 
@@ -67,7 +66,6 @@ def remove_dead_reads(root: str) -> None:
         lock = FileLock(f"{place}.lock")
         if lock.acquire():
             remove(place)
-            os.unlink(lock.path)
             lock.release()
 
 

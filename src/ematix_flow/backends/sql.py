@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from ematix_flow.backends.books import Books, Db
+from ematix_flow.contracts import refusals
 from ematix_flow.contracts.backend import Backend, Health
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.dialect import LANDED, Dialect
@@ -22,6 +23,7 @@ from ematix_flow.contracts.plans import BatchPlan, Check, Landed, OpenedRun, Set
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.connection import Connection
 from ematix_flow.errors import (
+    AlreadyRunning,
     DuplicateKeys,
     EmptySource,
     FlowError,
@@ -179,8 +181,8 @@ class SqlBackend(Backend):
         return SettleReport(rows=rows, inserted=rows)
 
     def swap(self, db: Db, plan: BatchPlan, landed: Landed | None) -> SettleReport | None:
-        """Put the landed table in the target's place; None when that is not to be done now. Part of a savepoint."""
-        raise NotImplementedError(f"{self.dialect.name} says that it swaps tables")
+        """Put the landed table in the target's place, in a savepoint; None when that cannot be done, or not now."""
+        return None
 
     def verified(self, db: Db, plan: BatchPlan, landed: Landed | None) -> tuple[int, str | None]:
         """Check the landed rows; their number and greatest watermark."""
@@ -204,6 +206,21 @@ class SqlBackend(Backend):
                 if number:
                     raise unmet(check, number, plan)
         return rows, watermark
+
+    # ── one living run per pipeline ──────────────────────────────────────────────────────────────────────────────────
+
+    def under_way(self, pipeline: str) -> AlreadyRunning:
+        """The error of a run that finds its pipeline held by another."""
+        return AlreadyRunning(
+            f"Another run of '{pipeline}' is under way ({self.holder(pipeline)}); this one changed nothing.",
+            fix="wait for it to end; `flow runs list` shows it",
+        )
+
+    def holder(self, pipeline: str) -> str:
+        """Who has the pipeline open, for a message."""
+        with self.session() as db:
+            known = self.shape(db, self.dialect.bookkeeping("ledger")) is not None
+            return (self.books.holder(db, pipeline) if known else None) or "just started"
 
     # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -333,6 +350,18 @@ def unmet(check: Check, number: int, plan: BatchPlan) -> FlowError:
         ),
     }
     return makers[check.kind]()
+
+
+def refused_value(said: str) -> UnfitValue | None:
+    """The error for a value that one of our own expressions refused; None when the words are the database's own."""
+    facts = refusals.facts_in(said)
+    if facts is None:
+        return None
+    step = f" after {facts['marker']}()" if facts.get("marker") else ""
+    return UnfitValue(
+        f"A value of column '{facts.get('column')}' does not fit its type{step}: {facts.get('type')}.",
+        fix="declare a type that takes it, such as Text, or mend the source",
+    )
 
 
 def failed_statement(message: str, hint: str | None = None) -> StatementFailed:
