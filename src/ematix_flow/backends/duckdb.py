@@ -17,8 +17,7 @@ from ematix_flow.backends import duckdb_functions, spool
 from ematix_flow.backends.books import Db
 from ematix_flow.backends.database_file import DatabaseFileBackend
 from ematix_flow.backends.duckdb_dialect import DuckdbDialect, catalog_name, exported, refusal
-from ematix_flow.backends.postgres_dialect import refused_column
-from ematix_flow.backends.sql import failed_statement, not_a_table
+from ematix_flow.backends.sql import failed_statement, not_a_table, refused_value
 from ematix_flow.contracts.backend import Capabilities
 from ematix_flow.contracts.dialect import LANDED
 from ematix_flow.contracts.plans import BatchPlan, Landed, Reading, SourceQuery
@@ -146,14 +145,9 @@ class DuckdbBackend(DatabaseFileBackend):
         if not isinstance(exc, duckdb.Error):
             return None
         said = _said(exc)
-        refused = refused_column(said)
+        refused = refused_value(said)
         if refused is not None:
-            column, wanted, marker = refused
-            step = f" after {marker}()" if marker else ""
-            return UnfitValue(
-                f"A value of column '{column}' does not fit its type{step}: {wanted}.",
-                fix="declare a type that takes it, such as Text, or mend the source",
-            )
+            return refused
         if isinstance(exc, duckdb.ConstraintException):
             return _broken_constraint(said)
         if isinstance(exc, duckdb.TransactionException) or "write-write conflict" in said:

@@ -5,14 +5,13 @@ DuckDB forgets the length of a VARCHAR and knows one kind of JSON; what it forge
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from decimal import Decimal
 
-from ematix_flow.backends.postgres_dialect import REFUSAL
+from ematix_flow.contracts import refusals
 from ematix_flow.contracts.dialect import Dialect
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.columns import (
@@ -226,8 +225,7 @@ class DuckdbDialect(Dialect):
 
 def refusal(column: str, wanted: str) -> str:
     """An expression that stops the query when a row reaches it, and names column and type; never the value."""
-    facts = REFUSAL + json.dumps({"column": column, "type": wanted})
-    return "error('" + facts.replace("'", "''") + "')"
+    return "error('" + refusals.unfit(column, wanted).replace("'", "''") + "')"
 
 
 def exported(name: str, native: str, dialect: DuckdbDialect) -> str:

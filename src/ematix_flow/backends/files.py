@@ -15,25 +15,25 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ematix_flow.backends.files_books import FileBooks, file_name
-from ematix_flow.backends.files_frames import Expected, FrameFiles, quoted
+from ematix_flow.backends.files_frames import Expected, FrameFiles
 from ematix_flow.backends.files_options import EXTENSION, check_options, prefix_segments, unfit_name, written_layout
 from ematix_flow.backends.files_shape import Schema, described, footer_schema, joined, readable
 from ematix_flow.backends.files_sql import folder_query, is_prefix
 from ematix_flow.backends.files_store import LocalStore
 from ematix_flow.backends.files_table import DataFile, Manifest, TableFolder
 from ematix_flow.backends.locks import digest
+from ematix_flow.backends.transport import mark_column, quoted
 from ematix_flow.contracts.backend import Backend, Capabilities, Health
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef, TableShape
-from ematix_flow.declare.columns import Timestamp, TimestampTZ
 from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection
 from ematix_flow.declare.fileformats import FileFormat, format_from_path
 from ematix_flow.declare.target import FileOptions, TargetSpec
@@ -265,7 +265,8 @@ class FilesBackend(Backend):
         counts = [F.count(F.lit(1)).alias("rows")]
         if plan.watermark is not None:
             data_type = frame.schema[plan.watermark.column].dataType
-            counts.append(_mark_text(F.max(F.col(quoted(plan.watermark.column)).cast(data_type)), plan).alias("mark"))
+            highest = F.max(F.col(quoted(plan.watermark.column)).cast(data_type))
+            counts.append(mark_column(highest, plan.watermark.type).alias("mark"))
         found = written.agg(*counts).collect()[0]
         report = SettleReport(
             rows=found["rows"], inserted=found["rows"], watermark=found["mark"] if plan.watermark else None
@@ -332,12 +333,9 @@ class FilesBackend(Backend):
 
     # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def lease(self, pipeline: str) -> AbstractContextManager[None]:
-        """Hold the pipeline for this process; `AlreadyRunning` when a living run holds it."""
-        return self._explained_lease(pipeline)
-
     @contextmanager
-    def _explained_lease(self, pipeline: str) -> Iterator[None]:
+    def lease(self, pipeline: str) -> Iterator[None]:
+        """Hold the pipeline for this process; `AlreadyRunning` when a living run holds it."""
         with ExitStack() as stack:
             with self.store.explained():
                 stack.enter_context(self.books.lease(pipeline))
@@ -379,15 +377,3 @@ class FilesBackend(Backend):
         """Add the history record of one after-load transform."""
         with self.store.explained():
             self.books.record_step(run, step, error=error, metrics=metrics, started=started)
-
-
-def _mark_text(value: Any, plan: BatchPlan) -> Any:
-    """A watermark as the canonical text every target keeps."""
-    from pyspark.sql import functions as F
-
-    assert plan.watermark is not None
-    if isinstance(plan.watermark.type, TimestampTZ):
-        return F.date_format(F.to_utc_timestamp(value, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
-    if isinstance(plan.watermark.type, Timestamp):
-        return F.date_format(value, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
-    return value.cast("string")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -27,6 +26,8 @@ from ematix_flow.backends.files_options import (
 )
 from ematix_flow.backends.files_store import LocalStore
 from ematix_flow.backends.files_table import DataFile
+from ematix_flow.backends.transport import quoted
+from ematix_flow.contracts import refusals
 from ematix_flow.contracts.plans import Reading
 from ematix_flow.declare.columns import JSON, JSONB, Bytes, Numeric, String, Text
 from ematix_flow.declare.fileformats import FileFormat
@@ -242,7 +243,7 @@ class FrameFiles:
             # A short row has no last value. One that is "corrupt" and has it is too long: never cut that off silently.
             too_long = F.col(_CORRUPT).isNotNull() & F.col(quoted(columns[-1])).isNotNull()
             message = "A CSV record has more fields than the header; truncated_rows_ok only allows fewer."
-            refuse = F.raise_error(F.lit(error_text(message))).cast("boolean")
+            refuse = F.raise_error(F.lit(refusals.unfit_because(message))).cast("boolean")
             frame = frame.where(F.when(too_long, refuse).otherwise(F.lit(True)))
         return frame.select(
             [self._csv_value(name, layout) for name in columns] + [F.col(quoted(p)) for p in partitions]
@@ -329,7 +330,7 @@ class FrameFiles:
             if isinstance(types[name], BinaryType):
                 value = F.base64(value)
             if null_value and isinstance(types[name], StringType):
-                clash = error_text(
+                clash = refusals.unfit_because(
                     f"A text in column '{name}' equals csv_null_value and could not be told from NULL.",
                     column=name,
                     fix="choose another csv_null_value",
@@ -365,22 +366,12 @@ def _held_by_orc(name: str, data_type: DataType) -> Column:
         lost, what = in_gap | micros.between(-999_000, -1), "an instant"
     else:
         return column
-    message = error_text(
+    message = refusals.unfit_because(
         f"Column '{name}' has {what} that ORC files cannot keep: 5 to 14 October 1582, or the second before 1970.",
         column=name,
         fix="write Parquet, or declare Text",
     )
     return F.when(lost, F.raise_error(F.lit(message)).cast(data_type)).otherwise(column)
-
-
-def quoted(name: str) -> str:
-    """A column name for Spark, whatever characters it holds."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def error_text(message: str, **facts: str) -> str:
-    """One of our errors as text that survives the way through Spark's tasks; no row value in it."""
-    return "ematix-flow-error: " + json.dumps({"error": "UnfitValue", "message": message, **facts})
 
 
 def _open_text(path: str) -> IO[str] | None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -237,12 +236,7 @@ class KafkaBackend(Backend):
 
     def lease(self, pipeline: str) -> AbstractContextManager[None]:
         """Hold the pipeline on this machine; a later run on another machine ends this one."""
-        return self._held(pipeline)
-
-    @contextmanager
-    def _held(self, pipeline: str) -> Iterator[None]:
-        with KafkaBooks(self.cluster, pipeline).lease():
-            yield
+        return KafkaBooks(self.cluster, pipeline).lease()
 
     def open_run(
         self,

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ematix_flow.backends.files_frames import error_text, quoted
 from ematix_flow.backends.kafka_books import books_topic, messages, read_books, transactional_id
 from ematix_flow.backends.kafka_client import WAIT_S, Cluster, Heard
+from ematix_flow.backends.transport import INSTANT_PATTERN, WALL_CLOCK_PATTERN, mark_column, quoted
+from ematix_flow.contracts import refusals
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, SettleReport
-from ematix_flow.declare.columns import JSON, JSONB, Bytes, Timestamp, TimestampTZ
+from ematix_flow.declare.columns import JSON, JSONB, Bytes
 from ematix_flow.errors import WriteConflict
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ PART_BYTES = 64 * 1024 * 1024
 """How many bytes of messages one transaction takes before a load is cut into several."""
 
 _BUFFER_KILOBYTES = 32 * 1024
-_INSTANT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
-_WALL_CLOCK = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 
 
 # ── rows as messages ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -99,7 +98,7 @@ def _plain(column: Column, name: str, kind: DataType) -> Column:
     from pyspark.sql.types import DoubleType, FloatType, TimestampNTZType, TimestampType
 
     if isinstance(kind, FloatType | DoubleType):
-        unfit = error_text(
+        unfit = refusals.unfit_because(
             f"Column '{name}' holds NaN or Infinity, which JSON has no number for.",
             column=name,
             fix="filter such rows, make them NULL in the source query, or declare the column Text",
@@ -107,9 +106,9 @@ def _plain(column: Column, name: str, kind: DataType) -> Column:
         is_unfit = F.isnan(column) | (F.abs(column) == F.lit(math.inf))
         return F.when(is_unfit, F.raise_error(F.lit(unfit)).cast(kind)).otherwise(column)
     if isinstance(kind, TimestampType):
-        return F.date_format(F.to_utc_timestamp(column, F.current_timezone()), _INSTANT)
+        return F.date_format(F.to_utc_timestamp(column, F.current_timezone()), INSTANT_PATTERN)
     if isinstance(kind, TimestampNTZType):
-        return F.date_format(column, _WALL_CLOCK)
+        return F.date_format(column, WALL_CLOCK_PATTERN)
     return column
 
 
@@ -147,21 +146,9 @@ def measured(rows: DataFrame, plan: BatchPlan) -> Measured:
         F.coalesce(F.max(size), F.lit(0)).alias("largest"),
     ]
     if plan.watermark is not None:
-        asked.append(_mark_text(F.max("mark"), plan).alias("mark"))
+        asked.append(mark_column(F.max("mark"), plan.watermark.type).alias("mark"))
     found = rows.agg(*asked).collect()[0]
     return Measured(found["rows"], found["bytes"], found["largest"], found["mark"] if plan.watermark else None)
-
-
-def _mark_text(value: Column, plan: BatchPlan) -> Column:
-    """A watermark as the canonical text every target keeps."""
-    from pyspark.sql import functions as F
-
-    assert plan.watermark is not None
-    if isinstance(plan.watermark.type, TimestampTZ):
-        return F.date_format(F.to_utc_timestamp(value, F.current_timezone()), _INSTANT)
-    if isinstance(plan.watermark.type, Timestamp):
-        return F.date_format(value, _WALL_CLOCK)
-    return value.cast("string")
 
 
 # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────────────

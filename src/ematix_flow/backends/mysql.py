@@ -38,7 +38,6 @@ from ematix_flow.declare.columns import JSON, JSONB, Bytes, Text, Timestamp, Tim
 from ematix_flow.declare.connection import Connection, MySQLConnection
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import (
-    AlreadyRunning,
     DuplicateKeys,
     FlowError,
     IncompatibleSchema,
@@ -427,12 +426,7 @@ class MysqlBackend(SqlBackend):
         with self.session() as db:
             # A session lock: the server frees it when this process ends, however it ends.
             if db.execute(f"SELECT GET_LOCK('{_lock_name(digest(pipeline))}', 0)").fetchone()[0] != 1:
-                known = self.shape(db, self.dialect.bookkeeping("ledger")) is not None
-                holder = (self.books.holder(db, pipeline) if known else None) or "just started"
-                raise AlreadyRunning(
-                    f"Another run of '{pipeline}' is under way ({holder}); this one changed nothing.",
-                    fix="wait for it to end; `flow runs list` shows it",
-                )
+                raise self.under_way(pipeline)
             yield
 
     def clean_up_after_dead_runs(self, pipeline: str) -> None:

@@ -13,43 +13,19 @@ from ematix_flow.backends import mysql_lines
 from ematix_flow.backends.mysql_errors import explained
 from ematix_flow.backends.mysql_rows import Loader
 from ematix_flow.backends.mysql_session import open_session
-from ematix_flow.backends.postgres_arrow import mark_text
+from ematix_flow.backends.transport import MOST_DIGITS, arrow_type, highest_mark, mark_text, quoted, spark_type
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import Reading, WatermarkRule
 from ematix_flow.contracts.shapes import ColumnShape
 from ematix_flow.declare.columns import (
-    BigInt,
-    Boolean,
-    Bytes,
     ColumnType,
-    Date,
-    Double,
-    Float,
-    Integer,
     Numeric,
-    SmallInt,
-    Timestamp,
-    TimestampTZ,
 )
 from ematix_flow.declare.table import ColumnSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-_SPARK_TYPES: dict[type[ColumnType], str] = {
-    SmallInt: "smallint",
-    Integer: "int",
-    BigInt: "bigint",
-    Float: "float",
-    Double: "double",
-    Boolean: "boolean",
-    Date: "date",
-    Timestamp: "timestamp_ntz",
-    TimestampTZ: "timestamp",
-    Bytes: "binary",
-}
-_MOST_DIGITS = 38
 
 
 def frame(
@@ -61,7 +37,7 @@ def frame(
     query = mysql_lines.as_lines(sql, shapes)
     types = [shape.type for shape in shapes]
     names = [shape.name for shape in shapes]
-    schema = ", ".join(f"{_backticked(n)} {_travels_as(t)}" for n, t in zip(names, types, strict=True))
+    schema = ", ".join(f"{quoted(n)} {spark_type(t)}" for n, t in zip(names, types, strict=True))
 
     def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -71,13 +47,13 @@ def frame(
     result = spark.range(0, 1, 1, 1).mapInArrow(rows_of, schema)
     declared = {reading.renamed.get(c.name, c.name): c for c in reading.columns}
     for shape in shapes:
-        if not isinstance(shape.type, Numeric) or shape.type.precision <= _MOST_DIGITS:
+        if not isinstance(shape.type, Numeric) or shape.type.precision <= MOST_DIGITS:
             continue
         # A number without normalizers is cast straight to its declared type, so no digit is lost on the way.
         column = declared.get(shape.name)
         if column is not None and isinstance(column.type, Numeric) and not column.normalizers:
             continue
-        result = result.withColumn(shape.name, F.col(_backticked(shape.name)).cast("decimal(38,18)"))
+        result = result.withColumn(shape.name, F.col(quoted(shape.name)).cast("decimal(38,18)"))
     return result
 
 
@@ -87,7 +63,7 @@ def read_batches(
     """The rows of a query, streamed. Runs in a Spark worker."""
     import pyarrow as pa
 
-    schema = pa.schema([(n, _arrow_type(t)) for n, t in zip(names, types, strict=True)])
+    schema = pa.schema([(n, arrow_type(t)) for n, t in zip(names, types, strict=True)])
     session = open_session(url, name)
     try:
         session.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -134,8 +110,7 @@ def load_frame(
     # Spark looks the columns up by unquoted name on the way to Python, which a backtick in a name would break.
     numbered = data.toDF(*(f"c{number}" for number in range(len(columns))))
     manifest = numbered.mapInArrow(load_partition, "attempt bigint, rows bigint, mark string").collect()
-    marks = [row["mark"] for row in manifest if row["mark"] is not None]
-    highest = max(marks, key=lambda text: _comparable(text, kind)) if marks else None
+    highest = highest_mark((row["mark"] for row in manifest), kind)
     return {row["attempt"]: row["rows"] for row in manifest}, highest
 
 
@@ -171,41 +146,3 @@ def _loaded(
         if session is not None:
             session.close()
     return rows, mark
-
-
-def _comparable(text: str, kind: ColumnType | None) -> Any:
-    from decimal import Decimal
-
-    if isinstance(kind, SmallInt | Integer | BigInt | Numeric):
-        return Decimal(text)
-    return float(text) if isinstance(kind, Float | Double) else text.encode()
-
-
-def _travels_as(kind: ColumnType | None) -> str:
-    if isinstance(kind, Numeric) and kind.precision <= _MOST_DIGITS:
-        return f"decimal({kind.precision},{kind.scale})"
-    return _SPARK_TYPES.get(type(kind), "string") if kind is not None else "string"
-
-
-def _arrow_type(kind: ColumnType | None) -> pa.DataType:
-    import pyarrow as pa
-
-    if isinstance(kind, Numeric) and kind.precision <= _MOST_DIGITS:
-        return pa.decimal128(kind.precision, kind.scale)
-    known = {
-        "small_int": pa.int16(),
-        "integer": pa.int32(),
-        "big_int": pa.int64(),
-        "float": pa.float32(),
-        "double": pa.float64(),
-        "boolean": pa.bool_(),
-        "date": pa.date32(),
-        "timestamp": pa.timestamp("us"),
-        "timestamp_tz": pa.timestamp("us", tz="UTC"),
-        "bytes": pa.binary(),
-    }
-    return known.get(kind.kind, pa.string()) if kind is not None else pa.string()
-
-
-def _backticked(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

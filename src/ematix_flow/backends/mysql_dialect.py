@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from ematix_flow.backends.locks import digest
 from ematix_flow.contracts.dialect import LANDED, Dialect
-from ematix_flow.contracts.mysql_words import BY_BYTES, by_bytes, text_literal
+from ematix_flow.contracts.mysql_words import BY_BYTES, backticked, by_bytes, text_literal
 from ematix_flow.contracts.shapes import ColumnShape, TableRef
 from ematix_flow.declare.columns import (
     JSON,
@@ -135,7 +135,7 @@ class MysqlDialect(Dialect):
                 f"The name '{name}' has {len(name)} characters; MySQL keeps only {self.max_identifier_chars}.",
                 fix="choose a shorter name",
             )
-        return "`" + name.replace("`", "``") + "`"
+        return backticked(name)
 
     def relation(self, name: str, run_id: str) -> str:
         # MySQL reads a temporary table only once in a statement, so landed rows are kept in an ordinary one.

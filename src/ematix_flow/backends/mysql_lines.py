@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ematix_flow.contracts.mysql_words import backticked
 from ematix_flow.contracts.shapes import ColumnShape
 from ematix_flow.declare.columns import Bytes, Float
 from ematix_flow.errors import UnfitValue
@@ -25,7 +26,7 @@ _BARE_KINDS = ("small_int", "integer", "big_int", "double", "boolean", "numeric"
 
 def as_lines(sql: str, shapes: Sequence[ColumnShape]) -> str:
     """A query whose one column is the CSV line of each row of another."""
-    parts = [_written(f"q.{_backticked(shape.name)}", shape) for shape in shapes]
+    parts = [_written(f"q.{backticked(shape.name)}", shape) for shape in shapes]
     line = ", ',', ".join(parts)
     return f"SELECT CAST(CONCAT({line}) AS BINARY) FROM ({sql}\n) AS q"
 
@@ -139,7 +140,3 @@ def _unhexed(written: pa.Array) -> pa.Array:
     valid = written.is_valid()
     packed = valid.buffers()[1] if written.null_count else None
     return pa.Array.from_buffers(pa.binary(), len(written), [packed, halved, pa.py_buffer(content)])
-
-
-def _backticked(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from ematix_flow.backends.mysql_errors import refusal
 from ematix_flow.backends.mysql_session import MysqlSession
+from ematix_flow.contracts.mysql_words import backticked
 from ematix_flow.declare.columns import Boolean, Bytes, Double, Float, Timestamp, TimestampTZ
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import FlowError, UnfitValue
@@ -85,13 +86,13 @@ class Loader:
         # Bytes travel as hexadecimal digits, so that the file is text throughout.
         read, made = [], []
         for number, spec in enumerate(self.columns):
-            name = _backticked(spec.name)
+            name = backticked(spec.name)
             if isinstance(spec.type, Bytes):
                 read.append(f"@b{number}")
                 made.append(f"{name} = UNHEX(@b{number})")
             else:
                 read.append(name)
-        read.append(_backticked(self.attempt_column))
+        read.append(backticked(self.attempt_column))
         tail = f" SET {', '.join(made)}" if made else ""
         file = path.replace("\\", "\\\\").replace("'", "\\'")
         return (
@@ -99,7 +100,7 @@ class Loader:
         )
 
     def _insert(self, session: MysqlSession, batch: pa.RecordBatch, attempt: int) -> None:
-        names = ", ".join(_backticked(name) for name in (*(c.name for c in self.columns), self.attempt_column))
+        names = ", ".join(backticked(name) for name in (*(c.name for c in self.columns), self.attempt_column))
         head = f"INSERT INTO {self.table} ({names}) VALUES ".encode()
         most = int(session.execute("SELECT @@max_allowed_packet").fetchone()[0])
         room = min(most - 1024, _LARGEST_STATEMENT) - len(head)
@@ -228,7 +229,3 @@ def _content(column: pa.Array) -> pa.Buffer:
 
     begin, end = at(column.offset), at(column.offset + len(column))
     return data.slice(begin, end - begin)
-
-
-def _backticked(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

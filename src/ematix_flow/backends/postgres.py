@@ -11,8 +11,8 @@ from uuid import uuid4
 from ematix_flow.backends import postgres_arrow, postgres_ranges, postgres_swap
 from ematix_flow.backends.books import Db
 from ematix_flow.backends.locks import digest
-from ematix_flow.backends.postgres_dialect import PostgresDialect, refused_column
-from ematix_flow.backends.sql import SqlBackend, failed_statement, not_a_table
+from ematix_flow.backends.postgres_dialect import PostgresDialect
+from ematix_flow.backends.sql import SqlBackend, failed_statement, not_a_table, refused_value
 from ematix_flow.contracts.backend import Capabilities
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.dialect import LANDED, Dialect
@@ -22,7 +22,6 @@ from ematix_flow.declare.columns import JSON, JSONB, UUID, Text
 from ematix_flow.declare.connection import Connection, PostgresConnection
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import (
-    AlreadyRunning,
     ConnectionFailed,
     DuplicateKeys,
     FlowError,
@@ -105,11 +104,9 @@ class PostgresBackend(SqlBackend):
             )
         if state == "23503" or state == "23514":
             return UnfitValue(f"Rows break the constraint '{diag.constraint_name}' of {diag.table_name}.")
-        refused = refused_column(diag.message_primary or "")
+        refused = refused_value(diag.message_primary or "")
         if refused is not None:
-            column, wanted, marker = refused
-            step = f" after {marker}()" if marker else ""
-            return UnfitValue(f"A value of column '{column}' does not fit its type{step}: {wanted}.")
+            return refused
         if state.startswith("22"):
             # The server quotes the offending value, behind a colon or in the middle; the message must not.
             reason = re.sub(r'\s*".*"', "", said.split(":")[0])
@@ -322,12 +319,7 @@ class PostgresBackend(SqlBackend):
         with self.session() as db:
             # A session lock: the server frees it when this process ends, however it ends.
             if not db.execute(f"SELECT pg_try_advisory_lock({_lock_number(digest(pipeline))})").fetchone()[0]:
-                known = self.shape(db, self.dialect.bookkeeping("ledger")) is not None
-                holder = (self.books.holder(db, pipeline) if known else None) or "just started"
-                raise AlreadyRunning(
-                    f"Another run of '{pipeline}' is under way ({holder}); this one changed nothing.",
-                    fix="wait for it to end; `flow runs list` shows it",
-                )
+                raise self.under_way(pipeline)
             yield
 
     def clean_up_after_dead_runs(self, pipeline: str) -> None:

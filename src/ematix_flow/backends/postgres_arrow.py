@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.files_frames import error_text, quoted
+from ematix_flow.backends.transport import highest_mark, is_decimal, mark_text, quoted, spark_type
+from ematix_flow.contracts import refusals
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import Reading, WatermarkRule
 from ematix_flow.contracts.shapes import ColumnShape
@@ -18,20 +19,7 @@ from ematix_flow.declare.columns import (
     JSON,
     JSONB,
     UUID,
-    BigInt,
-    Boolean,
-    Bytes,
-    ColumnType,
-    Date,
-    Double,
-    Float,
-    Integer,
     Numeric,
-    SmallInt,
-    String,
-    Text,
-    Timestamp,
-    TimestampTZ,
 )
 from ematix_flow.errors import MissingDriver, UnfitValue
 
@@ -39,22 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_SPARK_TYPES: dict[type[ColumnType], str] = {
-    SmallInt: "smallint",
-    Integer: "int",
-    BigInt: "bigint",
-    Float: "float",
-    Double: "double",
-    Boolean: "boolean",
-    Text: "string",
-    String: "string",
-    Date: "date",
-    Timestamp: "timestamp_ntz",
-    TimestampTZ: "timestamp",
-    Bytes: "binary",
-}
 _AS_TEXT = (Numeric, JSON, JSONB, UUID)
-_SPARK_DIGITS = 38
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LOST_IN_JSONB = rf"\\u0000|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 
@@ -75,9 +48,9 @@ def frame(
     exact = {
         shape.name: (shape.type.precision, shape.type.scale)
         for shape in shapes
-        if isinstance(shape.type, Numeric) and _is_decimal(shape)
+        if isinstance(shape.type, Numeric) and is_decimal(shape.type)
     }
-    schema = ", ".join(f"{_backticked(shape.name)} {_travels_as(shape)}" for shape in shapes)
+    schema = ", ".join(f"{quoted(shape.name)} {spark_type(shape.type)}" for shape in shapes)
 
     def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -87,11 +60,11 @@ def frame(
     result = spark.range(0, len(wrapped), 1, len(wrapped)).mapInArrow(rows_of, schema)
     declared = {reading.renamed.get(c.name, c.name): c for c in reading.columns}
     for shape in shapes:
-        if shape.native.startswith("numeric") and not _is_decimal(shape):
+        if shape.native.startswith("numeric") and not is_decimal(shape.type):
             # A number without normalizers is cast straight to its declared type, so no digit is lost on the way.
             column = declared.get(shape.name)
             if column is None or not isinstance(column.type, Numeric) or column.normalizers:
-                result = result.withColumn(shape.name, F.col(_backticked(shape.name)).cast("decimal(38,18)"))
+                result = result.withColumn(shape.name, F.col(quoted(shape.name)).cast("decimal(38,18)"))
     return result
 
 
@@ -153,8 +126,7 @@ def copy_frame(
     # Spark looks the columns up by unquoted name on the way to Python, which a backtick in a name would break.
     numbered = data.toDF(*(f"c{place}" for place in range(len(names))))
     manifest = numbered.mapInArrow(copy_partition, "xid bigint, rows bigint, mark string").collect()
-    marks = [row["mark"] for row in manifest if row["mark"] is not None]
-    highest = max(marks, key=lambda text: _comparable(text, kind)) if marks else None
+    highest = highest_mark((row["mark"] for row in manifest), kind)
     return [row["xid"] for row in manifest], sum(row["rows"] for row in manifest), highest
 
 
@@ -217,7 +189,7 @@ def held_as_jsonb(data: DataFrame, documents: Sequence[str]) -> DataFrame:
         if name in documents:
             # A backslash that is escaped itself begins no escape.
             escapes = F.regexp_replace(column, r"\\\\", "")
-            message = error_text(
+            message = refusals.unfit_because(
                 f"Column '{name}' holds a document with \\u0000 or half a character, which jsonb cannot keep.",
                 column=name,
                 fix="declare it JSON or Text, or mend the source",
@@ -226,25 +198,6 @@ def held_as_jsonb(data: DataFrame, documents: Sequence[str]) -> DataFrame:
             column = F.when(lost, F.raise_error(F.lit(message)).cast("string")).otherwise(column).alias(name)
         columns.append(column)
     return data.select(*columns)
-
-
-def mark_text(mark: Any, kind: ColumnType | None) -> str:
-    """The canonical text of a watermark: what PostgreSQL itself would give for the same value."""
-    if isinstance(kind, TimestampTZ):
-        from datetime import timezone
-
-        return str(mark.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")) + "Z"
-    if isinstance(kind, Timestamp):
-        return str(mark.strftime("%Y-%m-%dT%H:%M:%S.%f"))
-    return str(mark)
-
-
-def _comparable(text: str, kind: ColumnType | None) -> Any:
-    from decimal import Decimal
-
-    if isinstance(kind, SmallInt | Integer | BigInt | Numeric):
-        return Decimal(text)
-    return float(text) if isinstance(kind, Float | Double) else text.encode()
 
 
 def _chain(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -265,22 +218,8 @@ def _is_native(shape: ColumnShape) -> bool:
     return shape.type is not None and not isinstance(shape.type, _AS_TEXT)
 
 
-def _is_decimal(shape: ColumnShape) -> bool:
-    return isinstance(shape.type, Numeric) and shape.type.precision <= _SPARK_DIGITS
-
-
-def _travels_as(shape: ColumnShape) -> str:
-    if isinstance(shape.type, Numeric) and _is_decimal(shape):
-        return f"decimal({shape.type.precision},{shape.type.scale})"
-    return _SPARK_TYPES[type(shape.type)] if shape.type is not None and _is_native(shape) else "string"
-
-
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _backticked(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _require_adbc() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
+from ematix_flow.contracts import refusals
 from ematix_flow.contracts.dialect import Dialect
 from ematix_flow.declare.columns import (
     JSON,
@@ -63,8 +63,6 @@ _TEXTS = (Text, String)
 _DAYS = (Date, Timestamp, TimestampTZ)
 _BITS: dict[type[ColumnType], int] = {SmallInt: 16, Integer: 32, BigInt: 64}
 MAX_SPARK_PRECISION = 38
-REFUSAL = "ematix-flow-error: "
-"""What an expression of ours puts in front of its reason when it refuses a value; JSON follows."""
 
 
 class PostgresDialect(Dialect):
@@ -178,7 +176,7 @@ class PostgresDialect(Dialect):
             return f"CAST({expression} AS {wanted})"
         # PostgreSQL's own message would not name the column. The failing cast hangs on the row, or the planner would
         # run it while planning.
-        message = self.literal(REFUSAL + json.dumps({"column": column, "type": str(declared)}), Text())
+        message = self.literal(refusals.unfit(column, str(declared)), Text())
         failed = f"(left({expression}::text, 0) || {message})::bigint::{wanted}"
         return f"CASE WHEN {too_large} THEN {failed} ELSE CAST({expression} AS {wanted}) END"
 
@@ -202,12 +200,3 @@ def _too_large(expression: str, source: ColumnType, declared: ColumnType) -> str
         if digits > room or (digits == room and isinstance(source, Numeric) and source.scale > declared.scale):
             return f"abs(round({expression}::numeric, {declared.scale})) >= 1e{room}::numeric"
     return None
-
-
-def refused_column(text: str) -> tuple[str, str, str | None] | None:
-    """Column, type and marker of a refusal that one of our own expressions raised; None for the server's own errors."""
-    start = text.find(REFUSAL)
-    if start < 0:
-        return None
-    facts, _ = json.JSONDecoder().raw_decode(text, start + len(REFUSAL))
-    return str(facts.get("column")), str(facts.get("type")), facts.get("marker")

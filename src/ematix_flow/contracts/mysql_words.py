@@ -17,6 +17,11 @@ def text_literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def backticked(name: str) -> str:
+    """A name as an identifier, whatever characters it holds."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def by_bytes(expression: str) -> str:
     """A text of any character set in the form whose order and equality are those of its UTF-8 bytes."""
     return f"(CONVERT({expression} USING utf8mb4) {BY_BYTES})"

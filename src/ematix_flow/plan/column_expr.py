@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.declare.columns import BigInt, ColumnType, Numeric, Text
 from ematix_flow.declare.fitting import TEXT_KINDS, constant
 from ematix_flow.declare.normalizers import GREATEST_PRECISION, Normalizer
-
-ERROR_PREFIX = "ematix-flow-error: "
-"""What starts a failure that a database or Spark raises for us; a JSON object follows."""
+from ematix_flow.declare.values import Unfit
 
 UTC_NAMES = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "UCT"})
 """Names of the one zone that is the same in every release of the time zone data."""
@@ -36,17 +33,30 @@ class CannotPush(Exception):
     """Carries the reason out of the depth of a compiler; never leaves `plan/`."""
 
 
-def error_text(column: str, wanted: str, marker: str | None = None) -> str:
-    """The failure of one value, in the form `spark/failures.py` and the backends read back. Never holds the value."""
-    facts = {"error": "UnfitValue", "column": column, "type": wanted}
-    if marker is not None:
-        facts["marker"] = marker
-    return ERROR_PREFIX + json.dumps(facts)
-
-
 def kind_of(column_type: ColumnType | None) -> str | None:
     """The kind of a type, None when unknown."""
     return None if column_type is None else column_type.kind
+
+
+def fitted(value: Any, column_type: ColumnType) -> Any:
+    """A constant as a value of a column type.
+
+    Raises:
+        CannotPush: it is none.
+    """
+    try:
+        return constant(value, column_type.kind)
+    except Unfit as exc:
+        raise CannotPush(f"a constant is {exc}") from None
+
+
+def may_equal(column_type: ColumnType, value: Any) -> bool:
+    """Whether a column can hold a constant at all; what is no value of the type is never equal to one."""
+    try:
+        constant(value, column_type.kind)
+    except Unfit:
+        return False
+    return True
 
 
 def rounded_type(given: Numeric, places: int) -> Numeric:

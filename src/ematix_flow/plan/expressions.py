@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from ematix_flow.contracts.mysql_words import by_bytes
 from ematix_flow.declare.columns import ColumnType
 from ematix_flow.declare.fitting import TEXT_KINDS
-from ematix_flow.declare.normalizers import Normalizer
+from ematix_flow.declare.normalizers import Derive, Normalizer, Sql
 from ematix_flow.declare.steps import DeduplicateBy, FilterWhere, Limit, OrderTerm, RowStep, SamplePct
 from ematix_flow.plan import expressions_duckdb, expressions_mysql, expressions_postgres, expressions_sqlite
 from ematix_flow.plan.column_expr import CannotPush, ColumnExpr as ColumnExpr, NotPushable as NotPushable
+from ematix_flow.plan.user_sql import enclosed, with_column
 
 _COMPILERS = {
     "postgres": expressions_postgres.compile_marker,
@@ -40,10 +41,17 @@ def compile_column(
     expression = source
     try:
         for marker in normalizers:
-            expression = compiler(marker, expression, name)
+            expression = _users_own(marker, expression) or compiler(marker, expression, name)
     except CannotPush as exc:
         return NotPushable(str(exc))
     return expression
+
+
+def _users_own(marker: Normalizer, given: ColumnExpr) -> ColumnExpr | None:
+    """What `derive` and `sql` give: SQL in the source's own dialect, taken as it is written; None for other markers."""
+    if isinstance(marker, Derive):
+        return ColumnExpr(enclosed(marker.expression), None)
+    return ColumnExpr(enclosed(with_column(marker.expression, given.sql)), None) if isinstance(marker, Sql) else None
 
 
 def step_sql(

@@ -12,23 +12,24 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+from ematix_flow.contracts import refusals
 from ematix_flow.declare import normalizers as n
 from ematix_flow.declare.columns import BigInt, Boolean, ColumnType, Date, Numeric, Text, Timestamp, TimestampTZ
-from ematix_flow.declare.fitting import INTEGER_BITS, TEXT_KINDS, constant
+from ematix_flow.declare.fitting import INTEGER_BITS, TEXT_KINDS
 from ematix_flow.declare.patterns import portable, replacement_parts
 from ematix_flow.declare.timeformats import TimeFormat
-from ematix_flow.declare.values import TIME_KINDS, Unfit
+from ematix_flow.declare.values import TIME_KINDS
 from ematix_flow.plan.column_expr import (
     UTC_NAMES,
     CannotPush,
     ColumnExpr,
-    error_text,
+    fitted,
     kind_of,
+    may_equal,
     rounded_type,
     shown,
     type_with_room,
 )
-from ematix_flow.plan.user_sql import enclosed, with_column
 
 _SQL_TYPES = {
     "small_int": "SMALLINT",
@@ -52,10 +53,6 @@ def compile_marker(marker: n.Normalizer, given: ColumnExpr, name: str) -> Column
     Raises:
         CannotPush: DuckDB would not give exactly what Spark gives.
     """
-    if isinstance(marker, n.Derive):
-        return ColumnExpr(enclosed(marker.expression), None)
-    if isinstance(marker, n.Sql):
-        return ColumnExpr(enclosed(with_column(marker.expression, given.sql)), None)
     if given.type is None:
         raise CannotPush(f"{shown(marker)} meets a value whose type is not known before it is read")
     for kinds, compiler in _COMPILERS:
@@ -75,25 +72,22 @@ def literal(value: Any, column_type: ColumnType) -> str:
     Raises:
         CannotPush: the constant is no value of that type.
     """
-    try:
-        fitted = constant(value, column_type.kind)
-    except Unfit as exc:
-        raise CannotPush(f"a constant is {exc}") from None
-    if isinstance(fitted, bool):
-        return "true" if fitted else "false"
-    if isinstance(fitted, str):
-        return text_literal(fitted)
-    if isinstance(fitted, datetime):
-        stamp = fitted.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
-        return f"TIMESTAMP '{stamp}'" if fitted.tzinfo is None else f"TIMESTAMPTZ '{stamp}+00'"
-    if isinstance(fitted, date):
-        return f"DATE '{fitted.isoformat()}'"
-    if isinstance(fitted, int):
-        return f"'{fitted}'::BIGINT"
-    if isinstance(fitted, float):
-        return f"'{fitted!r}'::{_SQL_TYPES[column_type.kind]}"
-    if isinstance(fitted, Decimal):
-        return f"'{format(fitted, 'f')}'::{_sql_type(column_type)}"
+    given = fitted(value, column_type)
+    if isinstance(given, bool):
+        return "true" if given else "false"
+    if isinstance(given, str):
+        return text_literal(given)
+    if isinstance(given, datetime):
+        stamp = given.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        return f"TIMESTAMP '{stamp}'" if given.tzinfo is None else f"TIMESTAMPTZ '{stamp}+00'"
+    if isinstance(given, date):
+        return f"DATE '{given.isoformat()}'"
+    if isinstance(given, int):
+        return f"'{given}'::BIGINT"
+    if isinstance(given, float):
+        return f"'{given!r}'::{_SQL_TYPES[column_type.kind]}"
+    if isinstance(given, Decimal):
+        return f"'{format(given, 'f')}'::{_sql_type(column_type)}"
     raise CannotPush("a constant of bytes")
 
 
@@ -164,7 +158,7 @@ def _regex_replace(marker: n.RegexReplace, text: str) -> str:
 def _parse(marker: n.Parser, text: str, read: str, wanted: ColumnType, name: str) -> ColumnExpr:
     """`read` is an expression over `v`, the text, that is NULL when it cannot be read."""
     if marker.on_failure == "error":
-        message = text_literal(error_text(name, str(wanted), marker.kind))
+        message = text_literal(refusals.unfit(name, str(wanted), marker.kind))
         read = _bound(read, "r", f"CASE WHEN r IS NULL AND v IS NOT NULL THEN error({message}) ELSE r END")
     return _or_default(marker, ColumnExpr(_bound(text, "v", read), wanted))
 
@@ -307,10 +301,8 @@ def _default(marker: n.Default, given: ColumnExpr, name: str) -> ColumnExpr:
 
 def _nullif(marker: n.NullIf, given: ColumnExpr, name: str) -> ColumnExpr:
     assert given.type is not None
-    try:
-        constant(marker.value, given.type.kind)
-    except Unfit:
-        return given  # what is no value of the type is never equal to one
+    if not may_equal(given.type, marker.value):
+        return given
     if given.type.kind in TEXT_KINDS:
         return ColumnExpr(f"NULLIF({_text_of(marker, given)}, {literal(marker.value, given.type)})", Text())
     other = literal(marker.value, type_with_room(given.type, (marker.value,)))

@@ -14,10 +14,19 @@ from typing import Any
 from ematix_flow.contracts.mysql_words import by_bytes, text_literal
 from ematix_flow.declare import normalizers as n
 from ematix_flow.declare.columns import BigInt, Boolean, ColumnType, Date, Float, Numeric, Text, Timestamp, TimestampTZ
-from ematix_flow.declare.fitting import INTEGER_BITS, TEXT_KINDS, constant
-from ematix_flow.declare.values import TIME_KINDS, Unfit
-from ematix_flow.plan.column_expr import UTC_NAMES, CannotPush, ColumnExpr, kind_of, rounded_type, shown, type_with_room
-from ematix_flow.plan.user_sql import enclosed, with_column
+from ematix_flow.declare.fitting import INTEGER_BITS, TEXT_KINDS
+from ematix_flow.declare.values import TIME_KINDS
+from ematix_flow.plan.column_expr import (
+    UTC_NAMES,
+    CannotPush,
+    ColumnExpr,
+    fitted,
+    kind_of,
+    may_equal,
+    rounded_type,
+    shown,
+    type_with_room,
+)
 
 _DAY = "CAST(DATE({x}) AS DATETIME(6))"
 _TRUNCATED = {
@@ -40,10 +49,6 @@ def compile_marker(marker: n.Normalizer, given: ColumnExpr, name: str) -> Column
     Raises:
         CannotPush: MySQL or MariaDB would not give exactly what Spark gives.
     """
-    if isinstance(marker, n.Derive):
-        return ColumnExpr(enclosed(marker.expression), None)
-    if isinstance(marker, n.Sql):
-        return ColumnExpr(enclosed(with_column(marker.expression, given.sql)), None)
     kind = kind_of(given.type)
     if given.type is None or kind is None:
         raise CannotPush(f"{shown(marker)} meets a value whose type is not known before it is read")
@@ -84,24 +89,21 @@ def literal(value: Any, column_type: ColumnType) -> str:
     Raises:
         CannotPush: the constant is no value of that type.
     """
-    try:
-        fitted = constant(value, column_type.kind)
-    except Unfit as exc:
-        raise CannotPush(f"a constant is {exc}") from None
-    if isinstance(fitted, bool):
-        return str(int(fitted))
-    if isinstance(fitted, str):
-        return text_literal(fitted)
-    if isinstance(fitted, datetime):
-        return f"TIMESTAMP'{fitted.replace(tzinfo=None).isoformat(sep=' ', timespec='microseconds')}'"
-    if isinstance(fitted, date):
-        return f"DATE'{fitted.isoformat()}'"
-    if isinstance(fitted, int):
-        return str(fitted)
-    if isinstance(fitted, float):
-        return repr(fitted) if "e" in repr(fitted) else f"{fitted!r}e0"
-    if isinstance(fitted, Decimal):
-        return format(fitted, "f")
+    given = fitted(value, column_type)
+    if isinstance(given, bool):
+        return str(int(given))
+    if isinstance(given, str):
+        return text_literal(given)
+    if isinstance(given, datetime):
+        return f"TIMESTAMP'{given.replace(tzinfo=None).isoformat(sep=' ', timespec='microseconds')}'"
+    if isinstance(given, date):
+        return f"DATE'{given.isoformat()}'"
+    if isinstance(given, int):
+        return str(given)
+    if isinstance(given, float):
+        return repr(given) if "e" in repr(given) else f"{given!r}e0"
+    if isinstance(given, Decimal):
+        return format(given, "f")
     raise CannotPush("a constant of bytes")
 
 
@@ -174,10 +176,8 @@ def _round(marker: n.Round, given: ColumnExpr, kind: str) -> ColumnExpr:
 
 def _nullif(marker: n.NullIf, given: ColumnExpr, kind: str) -> ColumnExpr:
     assert given.type is not None
-    try:
-        constant(marker.value, kind)
-    except Unfit:
-        return given  # what is no value of the type is never equal to one
+    if not may_equal(given.type, marker.value):
+        return given
     value = literal(marker.value, given.type)
     if kind in TEXT_KINDS:
         text = _text_of(marker, given)

@@ -14,23 +14,24 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+from ematix_flow.contracts import refusals
 from ematix_flow.declare import normalizers as n
 from ematix_flow.declare.columns import BigInt, Boolean, ColumnType, Date, Numeric, Text, Timestamp, TimestampTZ
-from ematix_flow.declare.fitting import INTEGER_BITS, TEXT_KINDS, constant
+from ematix_flow.declare.fitting import INTEGER_BITS, TEXT_KINDS
 from ematix_flow.declare.patterns import portable, replacement_parts
 from ematix_flow.declare.timeformats import TimeFormat
-from ematix_flow.declare.values import RECENT_LOWER, RECENT_UPPER, Unfit
+from ematix_flow.declare.values import RECENT_LOWER, RECENT_UPPER
 from ematix_flow.plan.column_expr import (
     UTC_NAMES,
     CannotPush,
     ColumnExpr,
-    error_text,
+    fitted,
     kind_of,
+    may_equal,
     rounded_type,
     shown,
     type_with_room,
 )
-from ematix_flow.plan.user_sql import enclosed, with_column
 
 _SQL_TYPES = {
     "small_int": "smallint",
@@ -61,10 +62,6 @@ def compile_marker(marker: n.Normalizer, given: ColumnExpr, name: str) -> Column
     Raises:
         CannotPush: PostgreSQL would not give exactly what Spark gives.
     """
-    if isinstance(marker, n.Derive):
-        return ColumnExpr(enclosed(marker.expression), None)
-    if isinstance(marker, n.Sql):
-        return ColumnExpr(enclosed(with_column(marker.expression, given.sql)), None)
     if given.type is None:
         raise CannotPush(f"{shown(marker)} meets a value whose type is not known before it is read")
     for kinds, compiler in _COMPILERS:
@@ -85,25 +82,22 @@ def literal(value: Any, column_type: ColumnType) -> str:
     Raises:
         CannotPush: the constant is no value of that type.
     """
-    try:
-        fitted = constant(value, column_type.kind)
-    except Unfit as exc:
-        raise CannotPush(f"a constant is {exc}") from None
-    if isinstance(fitted, bool):
-        return "TRUE" if fitted else "FALSE"
-    if isinstance(fitted, str):
-        return f'({text_literal(fitted)}::text COLLATE "C")'
-    if isinstance(fitted, datetime):
-        stamp = fitted.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
-        return f"TIMESTAMP '{stamp}'" if fitted.tzinfo is None else f"TIMESTAMPTZ '{stamp}+00'"
-    if isinstance(fitted, date):
-        return f"DATE '{fitted.isoformat()}'"
-    if isinstance(fitted, int):
-        return f"'{fitted}'::bigint"
-    if isinstance(fitted, float):
-        return f"'{fitted!r}'::{_SQL_TYPES[column_type.kind]}"
-    if isinstance(fitted, Decimal):
-        return f"'{format(fitted, 'f')}'::numeric"
+    given = fitted(value, column_type)
+    if isinstance(given, bool):
+        return "TRUE" if given else "FALSE"
+    if isinstance(given, str):
+        return f'({text_literal(given)}::text COLLATE "C")'
+    if isinstance(given, datetime):
+        stamp = given.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        return f"TIMESTAMP '{stamp}'" if given.tzinfo is None else f"TIMESTAMPTZ '{stamp}+00'"
+    if isinstance(given, date):
+        return f"DATE '{given.isoformat()}'"
+    if isinstance(given, int):
+        return f"'{given}'::bigint"
+    if isinstance(given, float):
+        return f"'{given!r}'::{_SQL_TYPES[column_type.kind]}"
+    if isinstance(given, Decimal):
+        return f"'{format(given, 'f')}'::numeric"
     raise CannotPush("a constant of bytes")
 
 
@@ -174,7 +168,7 @@ def _parse(marker: n.Parser, text: str, read: str, wanted: ColumnType, sql_type:
     bound = f"(SELECT v, {read} AS r FROM (SELECT {text} AS v OFFSET 0) AS ematix_v OFFSET 0) AS ematix_r"
     if marker.on_failure == "error":
         # The failing cast must hang on the row, or the planner would run it while planning.
-        message = text_literal(error_text(name, str(wanted), marker.kind))
+        message = text_literal(refusals.unfit(name, str(wanted), marker.kind))
         failed = f"(left(v, 0) || {message})::bigint::text::{sql_type}"
         result = f"CASE WHEN r IS NULL AND v IS NOT NULL THEN {failed} ELSE r END"
     else:
@@ -338,10 +332,8 @@ def _default(marker: n.Default, given: ColumnExpr, name: str) -> ColumnExpr:
 
 def _nullif(marker: n.NullIf, given: ColumnExpr, name: str) -> ColumnExpr:
     assert given.type is not None
-    try:
-        constant(marker.value, given.type.kind)
-    except Unfit:
-        return given  # what is no value of the type is never equal to one
+    if not may_equal(given.type, marker.value):
+        return given
     if given.type.kind in TEXT_KINDS:
         return ColumnExpr(f"NULLIF({_text_of(marker, given)}, {literal(marker.value, given.type)})", Text())
     return ColumnExpr(f"NULLIF({given.sql}, {literal(marker.value, given.type)})", given.type)

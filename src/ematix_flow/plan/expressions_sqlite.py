@@ -14,11 +14,20 @@ from typing import Any
 
 from ematix_flow.declare import normalizers as n
 from ematix_flow.declare.columns import BigInt, Boolean, ColumnType, Date, Numeric, Text, Timestamp, TimestampTZ
-from ematix_flow.declare.fitting import INTEGER_BITS, TEXT_KINDS, constant
+from ematix_flow.declare.fitting import INTEGER_BITS, TEXT_KINDS
 from ematix_flow.declare.patterns import portable
-from ematix_flow.declare.values import TIME_KINDS, Unfit, instant_text, plain_decimal, wall_text
-from ematix_flow.plan.column_expr import UTC_NAMES, CannotPush, ColumnExpr, kind_of, rounded_type, shown, type_with_room
-from ematix_flow.plan.user_sql import enclosed, with_column
+from ematix_flow.declare.values import TIME_KINDS, instant_text, plain_decimal, wall_text
+from ematix_flow.plan.column_expr import (
+    UTC_NAMES,
+    CannotPush,
+    ColumnExpr,
+    fitted,
+    kind_of,
+    may_equal,
+    rounded_type,
+    shown,
+    type_with_room,
+)
 
 _PLAIN_TEXT = (n.Trim, n.Lower, n.Upper, n.EmptyToNull, n.WhitespaceToNull, n.EmailNormalize, n.PhoneNormalize)
 
@@ -30,10 +39,6 @@ def compile_marker(marker: n.Normalizer, given: ColumnExpr, name: str) -> Column
         CannotPush: SQLite would not give exactly what Spark gives.
     """
     sql, kind = given.sql, kind_of(given.type)
-    if isinstance(marker, n.Derive):
-        return ColumnExpr(enclosed(marker.expression), None)
-    if isinstance(marker, n.Sql):
-        return ColumnExpr(enclosed(with_column(marker.expression, sql)), None)
     if isinstance(marker, n.Parser):
         return _parser(marker, given, name)
     if isinstance(marker, n.ParseBool):
@@ -76,25 +81,22 @@ def literal(value: Any, column_type: ColumnType | None) -> str:
     Raises:
         CannotPush: the constant is no value of that type.
     """
-    try:
-        fitted = value if column_type is None else constant(value, column_type.kind)
-    except Unfit as exc:
-        raise CannotPush(f"a constant is {exc}") from None
-    if isinstance(fitted, Decimal) and column_type is None:
+    given = value if column_type is None else fitted(value, column_type)
+    if isinstance(given, Decimal) and column_type is None:
         raise CannotPush("a decimal constant meets a value of unknown type")
-    if isinstance(fitted, bool):
-        return str(int(fitted))
-    if isinstance(fitted, int):
-        return "(-9223372036854775807 - 1)" if fitted == -(2**63) else str(fitted)
-    if isinstance(fitted, float):
-        return repr(fitted)
-    if isinstance(fitted, Decimal):
-        return _text(plain_decimal(fitted))
-    if isinstance(fitted, datetime):
-        return _text(wall_text(fitted) if fitted.tzinfo is None else instant_text(fitted))
-    if isinstance(fitted, date):
-        return _text(fitted.isoformat())
-    return f"X'{fitted.hex()}'" if isinstance(fitted, bytes) else _text(str(fitted))
+    if isinstance(given, bool):
+        return str(int(given))
+    if isinstance(given, int):
+        return "(-9223372036854775807 - 1)" if given == -(2**63) else str(given)
+    if isinstance(given, float):
+        return repr(given)
+    if isinstance(given, Decimal):
+        return _text(plain_decimal(given))
+    if isinstance(given, datetime):
+        return _text(wall_text(given) if given.tzinfo is None else instant_text(given))
+    if isinstance(given, date):
+        return _text(given.isoformat())
+    return f"X'{given.hex()}'" if isinstance(given, bytes) else _text(str(given))
 
 
 def _text_marker(marker: n.Normalizer, given: ColumnExpr) -> ColumnExpr:
@@ -139,11 +141,8 @@ def _parser(marker: n.Parser, given: ColumnExpr, name: str) -> ColumnExpr:
 
 def _nullif(marker: n.NullIf, given: ColumnExpr) -> ColumnExpr:
     kind = kind_of(given.type)
-    if kind is not None:
-        try:
-            constant(marker.value, kind)
-        except Unfit:
-            return given  # what is no value of the type is never equal to one
+    if given.type is not None and not may_equal(given.type, marker.value):
+        return given
     value = _canonical_time(given) if kind in TIME_KINDS else given.sql
     told = "NULL" if kind is None else f"'{kind}'"
     return ColumnExpr(f"ematix_nullif({value}, {literal(marker.value, given.type)}, {told})", given.type)

@@ -7,12 +7,12 @@ their printed form, from which they are rebuilt. Refusals written into expressio
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 
 from ematix_flow import errors
 from ematix_flow.backends import jars
+from ematix_flow.contracts import refusals
 from ematix_flow.errors import (
     EngineFailed,
     FlowError,
@@ -24,7 +24,6 @@ from ematix_flow.errors import (
     UnfitValue,
     listed,
 )
-from ematix_flow.plan.column_expr import ERROR_PREFIX
 
 
 def explain(exc: BaseException) -> FlowError | None:
@@ -65,12 +64,8 @@ def _carried(text: str) -> FlowError | None:
 
 def _refused(text: str) -> FlowError | None:
     """An error of ours that an expression raised for a value."""
-    start = text.find(ERROR_PREFIX)
-    if start < 0:
-        return None
-    try:
-        facts, _ = json.JSONDecoder().raw_decode(text, start + len(ERROR_PREFIX))
-    except ValueError:
+    facts = refusals.facts_in(text)
+    if facts is None:
         return None
     column, wanted, marker = facts.get("column"), str(facts.get("type")), facts.get("marker")
     message, fix = facts.get("message"), facts.get("fix")

@@ -6,9 +6,9 @@ from uuid import uuid4
 
 from pyspark.sql import Column, functions as F, types as t
 
+from ematix_flow.contracts import refusals
 from ematix_flow.declare import columns as c
 from ematix_flow.errors import InvalidPlan
-from ematix_flow.plan.column_expr import error_text
 from ematix_flow.spark.types import from_spark_type, to_spark_type
 
 _INTEGERS = (c.SmallInt, c.Integer, c.BigInt)
@@ -78,7 +78,7 @@ def fitted_or_null(column: Column, from_type: t.DataType, to: c.ColumnType, name
 
 def failing(column: str, wanted: str, marker: str | None = None) -> Column:
     """A Column that fails the query with our error when a row reaches it."""
-    return F.raise_error(F.lit(error_text(column, wanted, marker)))
+    return F.raise_error(F.lit(refusals.unfit(column, wanted, marker)))
 
 
 def integral(column: Column, given: t.DataType, wanted: t.DataType) -> Column:

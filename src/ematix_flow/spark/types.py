@@ -7,10 +7,11 @@ text.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
+from ematix_flow.backends.transport import arrow_type
 from ematix_flow.declare import columns as c
 from ematix_flow.declare.normalizers import GREATEST_PRECISION
 from ematix_flow.declare.table import ColumnSpec
@@ -98,23 +99,4 @@ def to_arrow_schema(columns: Iterable[ColumnSpec]) -> pyarrow.Schema:
     """The same schema for Arrow batches: times to the microsecond, instants in UTC."""
     import pyarrow as pa
 
-    fields: list[Any] = []
-    for column in columns:
-        kind = column.type
-        if isinstance(kind, c.Numeric):
-            arrow = pa.decimal128(kind.precision, kind.scale)
-        else:
-            arrow = {
-                "small_int": pa.int16(),
-                "integer": pa.int32(),
-                "big_int": pa.int64(),
-                "float": pa.float32(),
-                "double": pa.float64(),
-                "boolean": pa.bool_(),
-                "date": pa.date32(),
-                "timestamp": pa.timestamp("us"),
-                "timestamp_tz": pa.timestamp("us", tz="UTC"),
-                "bytes": pa.binary(),
-            }.get(kind.kind, pa.string())
-        fields.append(pa.field(column.name, arrow, nullable=column.nullable))
-    return pa.schema(fields)
+    return pa.schema([pa.field(column.name, arrow_type(column.type), nullable=column.nullable) for column in columns])
