@@ -84,9 +84,9 @@ class Stage:
         """One of the programs written by hand."""
         return self._run([sys.executable, str(PROGRAMS / f"{program}.py"), *arguments])
 
-    def flow(self, pipeline: str) -> Measured:
+    def flow(self, pipeline: str, *options: str) -> Measured:
         """One of our pipelines, as a user would start it."""
-        return self._run([sys.executable, "-m", "ematix_flow", "run", "--module", "pipelines", pipeline])
+        return self._run([sys.executable, "-m", "ematix_flow", "run", "--module", "pipelines", pipeline, *options])
 
     def _run(self, command: list[str]) -> Measured:
         with tempfile.TemporaryDirectory(dir=self.home) as folder:
@@ -113,6 +113,8 @@ def jdbc(url: str, kind: str) -> str:
 
 
 OURS, PLAIN, TUNED, DUCKDB = "ematix-flow", "PySpark JDBC", "PySpark JDBC, partitioned", "DuckDB + COPY"
+STREAMING = "PySpark JDBC, fetch size"
+NATIVE = "ematix-flow (native)"
 TABLE = (
     "CREATE TABLE {} (l_orderkey bigint{key}, l_linenumber int{key}, l_partkey bigint, l_suppkey bigint, "
     "l_quantity numeric(15,2), l_extendedprice numeric(15,2), l_discount numeric(15,2), l_tax numeric(15,2), "
@@ -136,6 +138,7 @@ def first_load(stage: Stage) -> None:
         "first load",
         {
             OURS: (fresh, lambda: stage.flow("append_rows")),
+            NATIVE: (fresh, lambda: stage.flow("append_rows", "--engine", "native")),
             PLAIN: (fresh, lambda: stage.plain("plain_load", str(stage.source), "bench.lineitem", "append")),
             DUCKDB: (with_table, lambda: stage.plain("duckdb_load", str(stage.source), "bench.lineitem")),
         },
@@ -260,7 +263,11 @@ def mariadb(stage: Stage) -> None:
         "MariaDB to PostgreSQL",
         {
             OURS: (lambda: _clean(stage), lambda: stage.flow("from_mariadb")),
-            PLAIN: (lambda: _clean(stage), lambda: stage.plain("plain_copy", "bench.lineitem", "append")),
+            PLAIN: (lambda: _clean(stage), lambda: stage.plain("plain_copy", "bench.lineitem", "append", "defaults")),
+            STREAMING: (
+                lambda: _clean(stage),
+                lambda: stage.plain("plain_copy", "bench.lineitem", "append", "streaming"),
+            ),
         },
         lambda: stage.expect("bench.lineitem", stage.rows),
     )

@@ -10,9 +10,10 @@ import hypothesis
 import pytest
 
 from ematix_flow.backends.jars import cache_root
-from tests.services import kafka, mariadb, postgres
+from tests.services import kafka, mariadb, moto, postgres
 from tests.services.kafka import KafkaServer
 from tests.services.mariadb import MariadbServer
+from tests.services.moto import S3Server
 from tests.services.postgres import PostgresServer
 from tests.services.run_folder import RunFolder
 
@@ -40,6 +41,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         postgres.stop(folder.path / "postgres")
         mariadb.stop(folder.path / "mariadb")
         kafka.stop(folder.path / "kafka")
+        moto.stop(folder.path / "moto")
         folder.close()
 
 
@@ -81,6 +83,28 @@ def kafka_address(kafka_server: KafkaServer) -> str:
     return kafka_server.address
 
 
+@pytest.fixture(scope="session")
+def s3_server() -> S3Server:
+    """The one S3 server of this test run."""
+    return moto.shared_server(RunFolder.joined())
+
+
+@pytest.fixture
+def s3_bucket(s3_server: S3Server) -> Iterator[str]:
+    """The name of an empty bucket that only this test sees."""
+    with moto.fresh_bucket(s3_server) as name:
+        yield name
+
+
+@pytest.fixture
+def s3_endpoint(s3_server: S3Server, s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The server's address, for a page; its bucket and login are in the environment."""
+    monkeypatch.setenv("LAKE_BUCKET", s3_bucket)
+    monkeypatch.setenv("LAKE_KEY_ID", s3_server.loader[0])
+    monkeypatch.setenv("LAKE_SECRET", s3_server.loader[1])
+    return s3_server.endpoint
+
+
 @pytest.fixture
 def tmp_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory, an empty home, and no setting of ours in the environment."""
@@ -96,4 +120,6 @@ def tmp_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EMATIX_FLOW_CACHE_DIR", os.environ["EMATIX_TEST_CACHE"])
     monkeypatch.setenv("EMATIX_FLOW_APPCDS", "use")
     monkeypatch.chdir(project)
+    if os.environ.get("EMATIX_TEST_ENGINE") == "native":
+        (project / ".ematix-flow.toml").write_text('[spark]\nengine = "native"\n', encoding="utf-8")
     return project

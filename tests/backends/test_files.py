@@ -24,6 +24,7 @@ from ematix_flow.backends.files import FilesBackend
 from ematix_flow.backends.files_options import check_options
 from ematix_flow.backends.files_sql import folder_query
 from ematix_flow.backends.files_store import HeldLock, LocalStore
+from ematix_flow.config.resolve import resolve
 from ematix_flow.contracts.backend import KeepsBooks, Settles, WritesFrames
 from ematix_flow.contracts.plans import (
     BatchPlan,
@@ -53,7 +54,15 @@ from ematix_flow.declare.columns import (
 from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection
 from ematix_flow.declare.table import ColumnSpec, TableSpec
 from ematix_flow.declare.target import FileOptions, TargetSpec
-from ematix_flow.errors import AlreadyRunning, ConnectionFailed, InvalidIdentifier, InvalidSource, WriteConflict
+from ematix_flow.errors import (
+    AlreadyRunning,
+    ConnectionFailed,
+    IncompatibleSchema,
+    InvalidIdentifier,
+    InvalidSource,
+    WriteConflict,
+)
+from ematix_flow.spark.failures import explain
 
 FORMATS = ("parquet", "csv", "json_lines", "orc")
 NOW = datetime(2026, 3, 1, 6, 0, 0, 123456, tzinfo=timezone.utc)
@@ -72,8 +81,8 @@ def spark() -> Iterator[SparkSession]:
 # ── small makers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def files(path: Path, file_format: str = "parquet") -> FilesBackend:
-    return FilesBackend(ObjectStoreLocalConnection(name="lake", path=str(path), format=file_format))
+def files(path: Path, file_format: str = "parquet", **options: Any) -> FilesBackend:
+    return FilesBackend(ObjectStoreLocalConnection(name="lake", path=str(path), format=file_format, **options))
 
 
 def columns_of(**types: ColumnType) -> tuple[ColumnSpec, ...]:
@@ -342,7 +351,7 @@ def test_short_csv_rows_fail_unless_allowed_and_long_ones_always_do(spark: Spark
     backend = files(tmp_path, "csv")
     with pytest.raises(Exception, match="MALFORMED"):
         rows(backend, spark)
-    lenient = backend.with_options(FileOptions(csv_read_options={"truncated_rows_ok": True}))
+    lenient = files(tmp_path, "csv", csv_read_options={"truncated_rows_ok": True})
     assert sorted((row.id, row.name) for row in rows(lenient, spark)) == [("1", None), ("2", "x")]
     put(tmp_path / "raw/events/a.csv", "id,name\n1,x,SECRET\n")
     with pytest.raises(Exception, match="more fields"):
@@ -351,10 +360,8 @@ def test_short_csv_rows_fail_unless_allowed_and_long_ones_always_do(spark: Spark
 
 def test_csv_read_options_reach_the_reader(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "raw/events/a.csv", "# a comment\n1;'a;b';N/A\n#2;x;y\n3;NA;\n")
-    options = FileOptions(
-        csv_read_options={"has_header": False, "delimiter": ";", "quote": "'", "comment": "#", "null_regex": "N/?A"}
-    )
-    backend = files(tmp_path, "csv").with_options(options)
+    options = {"has_header": False, "delimiter": ";", "quote": "'", "comment": "#", "null_regex": "N/?A"}
+    backend = files(tmp_path, "csv", csv_read_options=options)
     found = rows(backend, spark, EVENTS, columns_of(id=BigInt(), name=Text(), note=Text()))
     assert [tuple(row) for row in found] == [("1", "a;b", None), ("3", None, None)]
     assert rows(backend, spark, "SELECT column_2 AS c FROM raw.events WHERE column_1 = '1'")[0].c == "a;b"
@@ -372,7 +379,7 @@ def test_json_numbers_keep_every_digit_and_documents_their_text(spark: SparkSess
         (1, "12345678901234567890123456789.123456", '{"b": 1.10,  "a": []}', True, None),
         (2, "0.10", "[1]", None, "only here"),
     ]
-    sampled = files(tmp_path, "json_lines").with_options(FileOptions(json_read_options={"schema_infer_max_records": 1}))
+    sampled = files(tmp_path, "json_lines", json_read_options={"schema_infer_max_records": 1})
     assert [row.note for row in rows(sampled, spark, EVENTS, columns)] == [None, "only here"]
     source = SourceQuery(sql="SELECT * FROM raw.events")
     with sampled.read(spark, source, reading_of(source)) as frame:
@@ -417,6 +424,66 @@ def test_folder_query_refuses_nothing_that_spark_allows() -> None:
         "SELECT e.*, explode(xs) x FROM raw.events e LATERAL VIEW explode(e.ys) t AS y WHERE EXISTS (SELECT 1 FROM b)"
     )
     assert sorted(map(str, found.views.values())) == ["b", "raw.events"]
+
+
+# ── damaged sources ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_a_file_that_is_not_what_its_name_says_is_named(file_format: str, spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / f"raw/events/a.{file_format}", "no such thing at all")
+    with pytest.raises(InvalidSource, match=f"is not {file_format}") as caught:
+        rows(files(tmp_path, file_format), spark)
+    assert "raw/events" in str(caught.value.where)
+
+
+def test_a_file_of_ours_that_was_damaged_since_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    load(files(tmp_path), ids(spark, 1, 2), plan_of(ID))
+    (name,) = data_files(tmp_path / "raw/events")
+    file = tmp_path / "raw/events" / name
+    file.write_bytes(file.read_bytes()[:-20] + b"x" * 20)
+    with pytest.raises(Exception, match="FAILED_READ_FILE") as caught:
+        rows(files(tmp_path), spark)
+    told = explain(caught.value)
+    assert isinstance(told, InvalidSource) and name in str(told)
+
+
+@pytest.mark.parametrize("text", ["no gzip", gzip.compress(b"id\n1\n" * 1000)[:20].hex()])
+def test_a_packed_file_that_cannot_be_unpacked_is_named(text: str, spark: SparkSession, tmp_path: Path) -> None:
+    place = tmp_path / "raw/events/a.csv.gz"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"no gzip" if text == "no gzip" else bytes.fromhex(text))
+    with pytest.raises(InvalidSource, match="'raw/events/a.csv.gz' cannot be unpacked"):
+        rows(files(tmp_path, "csv"), spark)
+
+
+def test_files_that_disagree_about_a_column_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("SELECT 1L AS id").write.parquet(str(tmp_path / "raw/events/a"))
+    spark.sql("SELECT 'x' AS id").write.parquet(str(tmp_path / "raw/events/b"))
+    with pytest.raises(InvalidSource, match="disagree about their columns: STRUCT<id: .*> and STRUCT<id: .*>"):
+        rows(files(tmp_path), spark)
+
+
+def test_a_file_outside_of_the_partition_folders_is_refused_not_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    for file_format in FORMATS:
+        source = spark.range(1).write.format({"json_lines": "json"}.get(file_format, file_format))
+        source.save(str(tmp_path / file_format / "raw/events/day=1"))
+        source.save(str(tmp_path / file_format / "raw/events/late"))
+        with pytest.raises(InvalidSource, match="do not both have a folder for 'day'"):
+            rows(files(tmp_path / file_format, file_format), spark)
+
+
+def test_a_load_that_partitions_otherwise_than_the_table_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    columns = columns_of(id=BigInt(), zone=Text())
+    frame = spark.createDataFrame([(1, "a")], "id bigint, zone string")
+    load(files(tmp_path), frame, plan_of(columns))
+    by_zone = FileOptions(partition_by=["zone"])
+    with pytest.raises(IncompatibleSchema, match="partitioned by no column, and this load by 'zone'"):
+        load(files(tmp_path), frame, plan_of(columns, options=by_zone))
+    assert numbers(files(tmp_path), spark) == [1]
+    load(files(tmp_path), frame, plan_of(columns, options=by_zone, mode="truncate"))
+    load(files(tmp_path), frame, plan_of(columns, options=by_zone))
+    assert numbers(files(tmp_path), spark) == [1, 1]
 
 
 # ── targets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -837,6 +904,41 @@ def test_options_that_fit_pass_and_a_target_is_checked_with_its_table(tmp_path: 
     for partitions, said in (([" day"], "not a column"), (["id"], "every column")):
         with pytest.raises(ValueError, match=said):
             backend.check_target(plan_of(ID, options=FileOptions(partition_by=partitions)).target)
+
+
+def test_a_connection_says_how_its_files_are_read(tmp_project: Path) -> None:
+    (tmp_project / ".ematix-flow.toml").write_text(
+        '[connections.dumps]\nkind = "object_store_local"\npath = "dumps"\nformat = "csv"\n'
+        "[connections.dumps.csv_read_options]\nhas_header = false\ndelimiter = 59\ncomment = '#'\n"
+    )
+    connection = resolve("dumps").connection
+    backend = FilesBackend(connection)
+    assert backend.options.csv_read_options == {"has_header": False, "delimiter": ";", "comment": "#"}
+    assert "'delimiter': 59" in repr(connection) and hash(connection) == hash(resolve("dumps").connection)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "options", "said"),
+    [
+        ("csv", {"csv_read_options": {"delimeter": ";"}}, "did you mean 'delimiter'"),
+        ("csv", {"csv_read_options": {"delimiter": 300}}, "one ASCII character"),
+        ("csv", {"csv_read_options": {"has_header": 1}}, "True or False"),
+        ("csv", {"csv_read_options": "has_header"}, "must be a table of settings"),
+        ("csv", {"json_read_options": {"batch_size": 8}}, "json_lines"),
+        ("parquet", {"csv_read_options": {"has_header": False}}, "csv"),
+    ],
+)
+def test_read_options_that_do_not_fit_are_told_before_anything_is_read(
+    file_format: str, options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        files(tmp_path, file_format, **options)
+
+
+def test_one_folder_that_is_read_in_two_ways_is_two_sources(tmp_path: Path) -> None:
+    ways = [files(tmp_path), files(tmp_path, "csv"), files(tmp_path, "csv", csv_read_options={"has_header": False})]
+    assert len({way.connection.identity() for way in ways}) == 3
+    assert files(tmp_path).connection.identity() == files(tmp_path / "." / "").connection.identity()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from ematix_flow.testing.registry import isolated_registry
 from tests.docs.snippets import LANGUAGES, ROOT, Block, Page, Reader, pages
 
 PAGES = pages()
-FIXTURES = {"postgres": "pg_url", "mysql": "mysql_url", "kafka": "kafka_address"}
+FIXTURES = {"postgres": "pg_url", "mysql": "mysql_url", "kafka": "kafka_address", "s3": "s3_endpoint"}
 BLOCKS = [block for page in PAGES for block in page.blocks]
 
 

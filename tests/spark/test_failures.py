@@ -131,7 +131,7 @@ def test_wrong_sql_is_told_by_place(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "family"), [("kafka", "kafka"), ("avro", "avro"), ("delta", "delta"), ("com.nobody.Source", None)]
+    ("source", "family"), [("kafka", "kafka"), ("avro", "avro"), ("iceberg", "iceberg"), ("com.nobody.Source", None)]
 )
 def test_a_missing_connector_is_told_with_the_command_that_fetches_it(
     spark: SparkSession, source: str, family: str | None

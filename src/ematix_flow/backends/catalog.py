@@ -25,7 +25,9 @@ BACKENDS: dict[str, Entry] = {
     "mysql": Entry("ematix_flow.backends.mysql:MysqlBackend", extra="mysql"),
     "duckdb": Entry("ematix_flow.backends.duckdb:DuckdbBackend", extra="duckdb"),
     "kafka": Entry("ematix_flow.backends.kafka:KafkaBackend", extra="kafka"),
+    "delta_local": Entry("ematix_flow.backends.delta:DeltaBackend", extra="spark", jars=("delta",)),
     "object_store_local": Entry("ematix_flow.backends.files:FilesBackend", extra="spark"),
+    "object_store_s3": Entry("ematix_flow.backends.files_s3:S3FilesBackend", extra="s3", jars=("hadoop-aws",)),
 }
 
 

@@ -37,6 +37,7 @@ from ematix_flow.errors import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 PATIENCE = 30.0
@@ -239,6 +240,11 @@ class DuckdbBackend(DatabaseFileBackend):
                     f"PER_THREAD_OUTPUT true, FILE_SIZE_BYTES '{_SPOOL_FILE_SIZE}', OVERWRITE_OR_IGNORE true)"
                 )
             yield spark.read.parquet(place)  # the file is free again while Spark works
+
+    def read_arrow(self, sql: str) -> pa.Table:
+        with self.session() as db:
+            columns = ", ".join(exported(c.name, c.native, self.dialect) for c in self._described(db, sql))
+            return db.sql(f"SELECT {columns} FROM ({sql}\n) AS q").to_arrow_table()
 
     def attach(self, db: Db, plan: BatchPlan, landed: Landed) -> None:
         files = spool.data_files(landed.handle)

@@ -1,4 +1,4 @@
-"""Local files as source and target: Parquet, CSV, JSON lines and ORC below one folder.
+"""Files as source and target: Parquet, CSV, JSON lines and ORC below one folder, or in one bucket (`files_s3.py`).
 
 A table is the folder `<path>/<schema>/<table>`, or a prefix of the user's own. Targets append or replace, exactly once
 per logical run: rows are staged by Spark, then published by one rename of the table's manifest (see `files_table.py`),
@@ -8,25 +8,31 @@ read as it stands. Keys are not enforced, so `merge` and `scd2` need a Delta tab
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from ematix_flow.backends.files_books import FileBooks, file_name
-from ematix_flow.backends.files_frames import Expected, FrameFiles
-from ematix_flow.backends.files_options import EXTENSION, check_options, prefix_segments, unfit_name, written_layout
+from ematix_flow.backends.files_books import FileBooks
+from ematix_flow.backends.files_frames import Expected, FrameFiles, partition_names
+from ematix_flow.backends.files_options import (
+    EXTENSION,
+    check_options,
+    given_read_options,
+    prefix_segments,
+    unfit_name,
+    written_layout,
+)
 from ematix_flow.backends.files_shape import Schema, described, footer_schema, joined, readable
 from ematix_flow.backends.files_sql import folder_query, is_prefix
-from ematix_flow.backends.files_store import LocalStore
+from ematix_flow.backends.files_store import LocalStore, Store
 from ematix_flow.backends.files_table import DataFile, Manifest, TableFolder
+from ematix_flow.backends.json_books import file_name
 from ematix_flow.backends.locks import digest
 from ematix_flow.backends.transport import mark_column, quoted
 from ematix_flow.contracts.backend import Backend, Capabilities, Health
@@ -34,10 +40,17 @@ from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef, TableShape
-from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection
+from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection, ObjectStoreS3Connection
 from ematix_flow.declare.fileformats import FileFormat, format_from_path
 from ematix_flow.declare.target import FileOptions, TargetSpec
-from ematix_flow.errors import InvalidDeclaration, InvalidIdentifier, InvalidPlan, InvalidSource, listed
+from ematix_flow.errors import (
+    IncompatibleSchema,
+    InvalidDeclaration,
+    InvalidIdentifier,
+    InvalidPlan,
+    InvalidSource,
+    listed,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +63,9 @@ TYPED: tuple[FileFormat, ...] = ("parquet", "orc")
 FILE_BYTES = 128 * 1024 * 1024
 """How big a file may grow before a load makes a second one."""
 
+SMALL_FILE_BYTES = FILE_BYTES // 8
+"""Files of less than this on average are put together: they cost readers more than writing them anew costs once."""
+
 
 class FilesBackend(Backend):
     """The files below one folder of this machine."""
@@ -61,39 +77,25 @@ class FilesBackend(Backend):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        assert isinstance(connection, ObjectStoreLocalConnection)
+        assert isinstance(connection, ObjectStoreLocalConnection | ObjectStoreS3Connection)
         self.file_format = cast(FileFormat, connection.format)
-        self.options = FileOptions()
+        self.options = FileOptions(
+            csv_read_options=given_read_options(connection.csv_read_options),
+            json_read_options=given_read_options(connection.json_read_options),
+        )
+        check_options(self.file_format, self.options)
         self.store = self.open_store(connection)
         self.books = FileBooks(self.store, self.file_format)
 
-    def open_store(self, connection: Connection) -> LocalStore:
+    def open_store(self, connection: Connection) -> Store:
         """Where the files are; another file system overrides this."""
         assert isinstance(connection, ObjectStoreLocalConnection)
         return LocalStore(connection.path)
 
-    def with_options(self, options: FileOptions) -> FilesBackend:
-        """The same files, read with these `csv_read_options` / `json_read_options`."""
-        check_options(self.file_format, options)
-        changed = copy.copy(self)
-        changed.options = options
-        return changed
-
     # ── every backend ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def check(self) -> Health:
-        """Whether the folder is there or can be made, and can be written to."""
-        started = time.perf_counter()
-        place = self.store.local_path("")
-        while not os.path.exists(place):
-            place = os.path.dirname(place)
-        if not os.path.isdir(place):
-            ok, detail = False, f"{place} is not a folder"
-        elif not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-            ok, detail = False, f"{place} cannot be read and written by this user"
-        else:
-            ok, detail = True, "ok" if place == self.store.local_path("") else "ok, the folder will be made"
-        return Health(ok, detail, (time.perf_counter() - started) * 1000)
+        return self.store.health()
 
     def check_target(self, spec: TargetSpec) -> None:
         """Refuse file options that do not fit, before anything runs; for the planner."""
@@ -142,8 +144,9 @@ class FilesBackend(Backend):
         return manifest.schema
 
     def _footers(self, folder: TableFolder, files: Sequence[DataFile]) -> tuple[Schema, bool]:
-        paths = [self.store.local_path(f"{folder.folder}/{file.path}") for file in files]
-        return footer_schema(folder.folder, self.file_format, paths)
+        paths = (f"{folder.folder}/{file.path}" for file in files)
+        opened = ((self.store.shown_path(path), self.store.open(path)) for path in paths)
+        return footer_schema(folder.folder, self.file_format, opened)
 
     def _table(self, ref: TableRef) -> TableFolder:
         if ref.schema is None:
@@ -158,10 +161,10 @@ class FilesBackend(Backend):
     @contextmanager
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
         """The rows of a table, of a bare prefix, or of Spark SQL over folders."""
-        frames = FrameFiles(spark, self.store, self.file_format, self.options)
         expected = Expected.of(reading)
         with ExitStack() as stack:
             with self.store.explained():
+                frames = FrameFiles(spark, self.store, self.file_format, self.options)
                 frame = self._query_frame(frames, query, expected, stack)
             yield frames.decode_bytes(frame, expected)
 
@@ -173,6 +176,8 @@ class FilesBackend(Backend):
         if is_prefix(query.sql):
             return self._folder_frame(frames, TableRef(None, query.sql.strip()), expected, stack)
         folders = folder_query(query.sql)
+        if folders.moments:
+            raise InvalidSource("Folders of files have no versions.", fix="leave out AS OF, or use a lake table")
         for view, ref in folders.views.items():
             self._folder_frame(frames, ref, Expected(), stack).createOrReplaceTempView(view)
             stack.callback(frames.spark.catalog.dropTempView, view)
@@ -185,14 +190,14 @@ class FilesBackend(Backend):
             if format_from_path(name) != self.file_format:
                 raise InvalidSource(
                     f"'{name}' does not end like a {self.file_format} file.",
-                    where=self.store.local_path(table.folder),
+                    where=self.store.shown_path(table.folder),
                     fix="use a connection with the file's own format",
                 )
             return frames.read(parent or ".", [DataFile(name, self.store.size(table.folder))], expected)
         if not self.store.exists(table.folder):
             raise InvalidSource(
                 f"The source '{ref}' does not exist.",
-                where=self.store.local_path(table.folder),
+                where=self.store.shown_path(table.folder),
                 fix="check the name and the path of the connection; schema.table is the folder schema/table below it",
             )
         stack.enter_context(table.being_read())
@@ -205,7 +210,7 @@ class FilesBackend(Backend):
         others = sorted({os.path.splitext(file.path)[1] for file in self.store.visible_files(table.folder)})
         raise InvalidSource(
             f"The source '{ref}' holds no {self.file_format} files.",
-            where=self.store.local_path(table.folder),
+            where=self.store.shown_path(table.folder),
             fix=f"it holds files ending in {listed(others)}: use a connection with their format"
             if others
             else "put files there, or check the path of the connection",
@@ -255,8 +260,9 @@ class FilesBackend(Backend):
         if not files:
             return [], SettleReport(rows=0), rows.schema.jsonValue()
         written = frames.read_typed(place, files, rows.schema)
-        wanted = math.ceil(sum(file.size for file in files) / FILE_BYTES)
-        if not partitions and len(files) > 1 and len(files) >= 2 * wanted:
+        size = sum(file.size for file in files)
+        wanted = math.ceil(size / FILE_BYTES)
+        if not partitions and len(files) >= 2 * wanted and size / len(files) < SMALL_FILE_BYTES:
             # Small files are put together from what is staged; the source is not asked again.
             frames.write(written.coalesce(wanted), f"{place}-joined")
             place = f"{place}-joined"
@@ -300,12 +306,15 @@ class FilesBackend(Backend):
             known = before.pipeline(run.pipeline)
             if run.logical_run in known.applied:
                 return SettleReport(rows=0, replayed=True)
-            self.books.require_current(run, before)
+            self.books.require_current(run, known.generation)
             replaces = plan.target.mode == "truncate"
+            if not replaces and moves:
+                self._require_same_partitions(table, before, [file for _, file in moves])
             if not replaces and self.file_format in TYPED:
                 schema = joined(self._schema_of(table, before), schema, str(plan.table))
             state = self.books.settled(run, known, report, plan.watermark.column if plan.watermark else None, stamp.now)
-            after = Manifest(
+            after = replace(
+                before,
                 files=(*(() if replaces else before.files), *(file for _, file in moves)),
                 pipelines={**before.pipelines, run.pipeline: state},
                 schema=schema,
@@ -318,6 +327,16 @@ class FilesBackend(Backend):
                 # The rows are committed, so the run has succeeded; the next one brings the rest up to date.
                 log.warning("'%s' is loaded, but its books could not be brought up to date: %s", run.pipeline, exc)
         return report
+
+    def _require_same_partitions(self, table: TableFolder, before: Manifest, new: Sequence[DataFile]) -> None:
+        """Refuse to append files that lie otherwise than those that are there: no reader could take them together."""
+        ways = [partition_names(files, table.folder) for files in (before.files, new) if files]
+        if ways[0] != ways[-1]:
+            there, here = (listed(names) if names else "no column" for names in (ways[0], ways[-1]))
+            raise IncompatibleSchema(
+                f"The files of '{table.folder}' are partitioned by {there}, and this load by {here}.",
+                fix="keep partition_by= as it was, or load with mode='truncate' once",
+            )
 
     def _schema_of(self, table: TableFolder, manifest: Manifest) -> Schema | None:
         """The schema of the files that stay; those which somebody else put there are asked, once."""

@@ -11,10 +11,14 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import io
+import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from ematix_flow.backends.files_options import (
     EMPTY_TEXT,
@@ -24,7 +28,7 @@ from ematix_flow.backends.files_options import (
     read_layout,
     written_layout,
 )
-from ematix_flow.backends.files_store import LocalStore
+from ematix_flow.backends.files_store import Store
 from ematix_flow.backends.files_table import DataFile
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts import refusals
@@ -72,8 +76,9 @@ class Expected:
 class FrameFiles:
     """Reads and writes the files of one format in one session."""
 
-    def __init__(self, spark: SparkSession, store: LocalStore, file_format: FileFormat, options: FileOptions) -> None:
+    def __init__(self, spark: SparkSession, store: Store, file_format: FileFormat, options: FileOptions) -> None:
         self.spark, self.store, self.file_format, self.options = spark, store, file_format, options
+        store.prepare(spark)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -94,7 +99,7 @@ class FrameFiles:
         self._refuse_unreadable(files)
         if self.file_format == "csv":
             return self._csv(folder, files, expected)
-        partitions = _partition_names(files)
+        partitions = partition_names(files, folder)
         paths = [self.store.spark_path(f"{folder}/{file.path}") for file in files]
         reader = self.spark.read.format(SPARK_FORMAT[self.file_format])
         if self.file_format == "json_lines":
@@ -104,11 +109,13 @@ class FrameFiles:
             schema = StructType.fromJson(dict(known))
         else:
             reader = reader.option("mergeSchema", str(len(paths) > 1).lower())
+            with self._mended(folder):
+                found = reader.load(paths)
             if not partitions:
-                return reader.load(paths)
-            schema = reader.load(paths).schema
+                return found
+            schema = found.schema
         if partitions:
-            reader = reader.option("basePath", "file://" + self.store.raw_path(folder))
+            reader = reader.option("basePath", self.store.spark_uri(folder))
         return reader.schema(_with_text(schema, partitions)).load(paths)
 
     def read_typed(self, folder: str, files: Sequence[DataFile], schema: StructType) -> DataFrame:
@@ -117,9 +124,33 @@ class FrameFiles:
             return self._csv(folder, files, Expected())
         paths = [self.store.spark_path(f"{folder}/{file.path}") for file in files]
         reader = self.spark.read.format(SPARK_FORMAT[self.file_format]).schema(schema)
-        if _partition_names(files):
-            reader = reader.option("basePath", "file://" + self.store.raw_path(folder))
+        if partition_names(files, folder):
+            reader = reader.option("basePath", self.store.spark_uri(folder))
         return reader.options(mode="FAILFAST", **TEXT_TIMES).load(paths)
+
+    @contextmanager
+    def _mended(self, folder: str) -> Iterator[None]:
+        """Say which file cannot be read, or that files disagree; Spark says it at the end of a long report."""
+        try:
+            yield
+        except Exception as exc:
+            text = str(exc)
+            where = self.store.shown_path(folder)
+            clash = re.search(r"\[CANNOT_MERGE_SCHEMAS\]\D*?(STRUCT<.*?>)\W.*?(STRUCT<.*?>)\W", text, re.DOTALL)
+            if clash:
+                raise InvalidSource(
+                    f"The files of '{folder}' disagree about their columns: {clash[1]} and {clash[2]}.",
+                    where=where,
+                    fix="give each kind of file a folder of its own, or mend those that are wrong",
+                ) from exc
+            damaged = re.search(r"(?:footer for file: |while reading file |FileStatus\{path=)(\S+?\.\w+)[\s;.]", text)
+            if "CANNOT_READ_FILE_FOOTER" in text or "is not a Parquet file" in text or "FAILED_READ_FILE" in text:
+                raise InvalidSource(
+                    f"A file of '{folder}' is not {self.file_format}, or is damaged.",
+                    where=damaged[1] if damaged else where,
+                    fix="mend or remove it",
+                ) from exc
+            raise
 
     def empty(self, schema: Mapping[str, Any]) -> DataFrame:
         """No rows, in the columns a manifest remembers."""
@@ -214,7 +245,7 @@ class FrameFiles:
             columns = file.columns or self._csv_columns(f"{folder}/{file.path}", layout, expected)
             if columns:  # an empty file has no header and no rows
                 groups.setdefault((layout, columns), []).append(file)
-        partitions = _partition_names(files)
+        partitions = partition_names(files, folder)
         _refuse_ambiguous([name for _, columns in groups for name in columns] + partitions, folder)
         frames = [
             self._csv_group(folder, members, layout, columns, partitions)
@@ -237,7 +268,7 @@ class FrameFiles:
         reader = self.spark.read.schema(_with_text(schema, partitions)).options(**layout.read_options())
         reader = reader.option("columnNameOfCorruptRecord", _CORRUPT)
         if partitions:
-            reader = reader.option("basePath", "file://" + self.store.raw_path(folder))
+            reader = reader.option("basePath", self.store.spark_uri(folder))
         frame = reader.csv([self.store.spark_path(f"{folder}/{file.path}") for file in files])
         if layout.truncated_rows_ok:
             # A short row has no last value. One that is "corrupt" and has it is too long: never cut that off silently.
@@ -273,10 +304,20 @@ class FrameFiles:
             return tuple(expected.columns)
         return tuple(f"column_{place}" for place in range(1, len(record) + 1))
 
+    @contextmanager
+    def _unpacked(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (gzip.BadGzipFile, EOFError, zlib.error) as exc:
+            raise InvalidSource(
+                f"'{path}' cannot be unpacked; it is damaged, or its name promises what it is not.",
+                where=self.store.shown_path(path),
+                fix="mend or remove it",
+            ) from exc
+
     def _first_record(self, path: str, layout: CsvLayout) -> list[str]:
-        opened = _open_text(self.store.local_path(path))
-        if opened is not None:
-            with opened as text:
+        if not path.lower().endswith((".snappy", ".lz4")):
+            with self._unpacked(path), self.store.open(path) as file, _as_text(path, file) as text:
                 lines: Iterator[str] = text
                 if layout.comment is not None:
                     mark = layout.comment
@@ -311,7 +352,7 @@ class FrameFiles:
         writer = frame.write.format(SPARK_FORMAT[self.file_format]).mode("overwrite").options(**options)
         if self.options.partition_by:
             writer = writer.partitionBy(*self.options.partition_by)
-        writer.save("file://" + self.store.raw_path(place))
+        self.store.save(self.spark, writer, place)
 
     def as_writable(self, frame: DataFrame, names: Sequence[str]) -> DataFrame:
         """The columns in order, in a form the format can hold; a value that would come back changed stops the load."""
@@ -374,22 +415,38 @@ def _held_by_orc(name: str, data_type: DataType) -> Column:
     return F.when(lost, F.raise_error(F.lit(message)).cast(data_type)).otherwise(column)
 
 
-def _open_text(path: str) -> IO[str] | None:
-    """A text file or a gzip or bzip2 one; None when it is compressed in another way."""
+def _as_text(path: str, file: IO[bytes]) -> IO[str]:
+    """A text file, or a gzip or bzip2 one, by its name."""
     lowered = path.lower()
-    if lowered.endswith((".snappy", ".lz4")):
-        return None
-    opener = gzip.open if lowered.endswith(".gz") else bz2.open if lowered.endswith(".bz2") else open
-    opened: IO[str] = opener(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
-    return opened
+    plain: IO[bytes] = file
+    if lowered.endswith(".gz"):
+        plain = cast("IO[bytes]", gzip.GzipFile(fileobj=file))
+    elif lowered.endswith(".bz2"):
+        plain = bz2.BZ2File(file)
+    return io.TextIOWrapper(plain, encoding="utf-8-sig", errors="replace", newline="")
 
 
-def _partition_names(files: Sequence[DataFile]) -> list[str]:
-    """The columns that folders such as `day=2026-03-01` name."""
+def partition_names(files: Sequence[DataFile], folder: str) -> list[str]:
+    """The columns that folders such as `day=2026-03-01` name; the same for all files.
+
+    Raises:
+        InvalidSource: some files lie in such folders, and others do not. Spark would leave those out without a word.
+    """
     from urllib.parse import unquote
 
-    names = [part.split("=", 1)[0] for file in files for part in file.path.split("/")[:-1] if "=" in part]
-    return list(dict.fromkeys(unquote(name) for name in names))
+    ways: dict[tuple[str, ...], str] = {}
+    for file in files:
+        parts = file.path.split("/")[:-1]
+        ways.setdefault(tuple(unquote(part.split("=", 1)[0]) for part in parts if "=" in part), file.path)
+    if len(ways) > 1:
+        (names, one), (others, other), *_ = ways.items()
+        missing = [name for name in (*names, *others) if name not in names or name not in others]
+        raise InvalidSource(
+            f"The files of '{folder}' are partitioned in different ways: '{one}' and '{other}'"
+            + (f" do not both have a folder for {listed(missing)}." if missing else "."),
+            fix="move them into folders of the same form, or apart",
+        )
+    return list(next(iter(ways), ()))
 
 
 def _with_text(schema: StructType, names: Sequence[str]) -> StructType:

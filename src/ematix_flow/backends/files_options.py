@@ -21,6 +21,8 @@ EMPTY_TEXT = "\ue000ematix-flow-empty\ue000"
 # Said again when our files are read: Spark would guess, and may take a '\r' inside a value for the end of a line.
 _LINE_END = "\n"
 
+_CHARACTER_KEYS = ("delimiter", "quote", "escape", "terminator", "comment")
+
 _ONLY_FOR: dict[str, FileFormat] = {
     "parquet_compression": "parquet",
     "csv_delimiter": "csv",
@@ -50,6 +52,16 @@ def check_options(file_format: FileFormat, options: FileOptions) -> None:
     quote, delimiter = options.csv_quote or '"', options.csv_delimiter or ","
     if quote == delimiter:
         raise InvalidDeclaration(f"csv_quote and csv_delimiter are both {quote!r}.", fix="choose two characters")
+
+
+def given_read_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Read options as a connection has them; in TOML a character may also be given by its number."""
+    if options is None:
+        return None
+    return {
+        key: chr(value) if key in _CHARACTER_KEYS and type(value) is int and 0 < value < 128 else value
+        for key, value in options.items()
+    }
 
 
 def prefix_segments(prefix: str) -> tuple[str, ...]:

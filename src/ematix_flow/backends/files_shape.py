@@ -7,8 +7,8 @@ manifest keeps, so that a table is described without opening its files, and read
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.columns import (
@@ -60,12 +60,16 @@ def described(table: TableRef, schema: Schema, *, has_rows: bool) -> TableShape:
     return TableShape(ref=table, columns=columns, has_rows=has_rows)
 
 
-def footer_schema(table: str, file_format: FileFormat, paths: Sequence[str]) -> tuple[Schema, bool]:
-    """The schema of files that are there, the newest last, read from their footers; and whether they hold any row."""
+def footer_schema(table: str, file_format: FileFormat, files: Iterable[tuple[str, IO[bytes]]]) -> tuple[Schema, bool]:
+    """The schema of files that are there, the newest last, read from their footers; and whether they hold any row.
+
+    Each file is given as its name for people and opened for reading; it is closed here.
+    """
     schema: Schema = {"type": "struct", "fields": []}
     has_rows = False
-    for path in paths:
-        arrow, rows = _footer(table, file_format, path)
+    for name, file in files:
+        with file:
+            arrow, rows = _footer(table, file_format, name, file)
         has_rows = has_rows or rows > 0
         fields = [_field(f.name, _arrow_type(f.type, file_format)) for f in arrow]
         schema = joined(schema, {"type": "struct", "fields": fields}, table)
@@ -135,7 +139,7 @@ def _field(name: str, spark: str) -> dict[str, Any]:
     return {"name": name, "type": spark, "nullable": True, "metadata": {}}
 
 
-def _footer(table: str, file_format: FileFormat, path: str) -> tuple[pa.Schema, int]:
+def _footer(table: str, file_format: FileFormat, name: str, opened: IO[bytes]) -> tuple[pa.Schema, int]:
     try:
         import pyarrow as pa
         from pyarrow import orc, parquet
@@ -143,12 +147,12 @@ def _footer(table: str, file_format: FileFormat, path: str) -> tuple[pa.Schema, 
         raise MissingDriver("Describing files needs 'pyarrow'.", fix='pip install "ematix-flow[spark]"') from None
     try:
         if file_format == "parquet":
-            with parquet.ParquetFile(path) as file:
+            with parquet.ParquetFile(opened) as file:
                 return file.schema_arrow, file.metadata.num_rows
-        stripes = orc.ORCFile(path)
+        stripes = orc.ORCFile(opened)
         return stripes.schema, stripes.nrows
     except pa.ArrowInvalid:
-        raise InvalidSource(f"A file of '{table}' is not {file_format}.", where=path, fix="remove or mend it") from None
+        raise InvalidSource(f"A file of '{table}' is not {file_format}.", where=name, fix="remove or mend it") from None
 
 
 def _arrow_type(arrow: pa.DataType, file_format: FileFormat) -> str:

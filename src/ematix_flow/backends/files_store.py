@@ -1,6 +1,6 @@
-"""The few file operations that bookkeeping needs, over one local folder.
+"""The few file operations that bookkeeping needs: what any place for files must offer, and one local folder.
 
-Rows never pass through here: Spark reads and writes them by path. Another file system fits in by the same methods.
+Rows never pass through here: Spark reads and writes them by path. Buckets are in `files_store_s3.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ import os
 import re
 import shutil
 import sys
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from ematix_flow.contracts.backend import Health
 from ematix_flow.errors import ConnectionFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrameWriter, SparkSession
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,128 @@ class StoredFile:
 
     path: str
     size: int
+
+
+class VersionChanged(Exception):
+    """A file is no longer the one that was read; nothing was written."""
+
+
+class Lock(Protocol):
+    """Something held until it is released, or until its holder is gone."""
+
+    def note(self, text: str) -> None:
+        """Leave a word for whoever finds the lock taken."""
+        ...
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
+
+
+class Store(Protocol):
+    """A place for files. All paths are relative to it, with forward slashes.
+
+    `locks_can_pass` says whether a lock may go to somebody else while its holder still lives, as leases do when their
+    holder falls silent. What is committed under such a lock must be committed by `replace_json`.
+    """
+
+    locks_can_pass: bool
+
+    def shown_path(self, path: str) -> str:
+        """The path for people, in messages."""
+        ...
+
+    def spark_path(self, path: str) -> str:
+        """The path for Spark's readers, not to be taken for a pattern."""
+        ...
+
+    def spark_uri(self, path: str) -> str:
+        """The path for Spark where no patterns are looked for: its writers, and options such as `basePath`."""
+        ...
+
+    def prepare(self, spark: SparkSession) -> None:
+        """Tell a session, also one that runs already, how to get here."""
+        ...
+
+    def save(self, spark: SparkSession, writer: DataFrameWriter, folder: str) -> None:
+        """Let Spark write a folder, so that nothing of killed and repeated tasks stays in it."""
+        ...
+
+    def health(self) -> Health:
+        """Whether the place is there and can be used; never raises."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder is there."""
+        ...
+
+    def is_file(self, path: str) -> bool:
+        """Whether it is a file."""
+        ...
+
+    def size(self, path: str) -> int:
+        """The size of a file in bytes."""
+        ...
+
+    def visible_files(self, folder: str) -> list[StoredFile]:
+        """Every file below a folder, sorted; names that begin with '_' or '.' are hidden, with all below them."""
+        ...
+
+    def children(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none when it is not there."""
+        ...
+
+    def open(self, path: str) -> IO[bytes]:
+        """A file to be read in parts: a footer, a first line."""
+        ...
+
+    def read_json(self, path: str) -> Any:
+        """A small JSON file, or None when it is not there."""
+        ...
+
+    def read_versioned(self, path: str) -> tuple[Any, str | None]:
+        """The same, with its version for `replace_json`."""
+        ...
+
+    def write_json(self, path: str, content: Any) -> None:
+        """Replace a small JSON file in one step: readers and crashes see the old one or the new one."""
+        ...
+
+    def replace_json(self, path: str, content: Any, version: str | None) -> None:
+        """Replace it only if it is still the version that was read, None for a file that was not there.
+
+        Raises:
+            VersionChanged: somebody else has replaced it since.
+        """
+        ...
+
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Give finished files their places; they outlive a crash from then on."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is already gone is fine."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all below it; one that is already gone is fine."""
+        ...
+
+    def remove_if_empty(self, folder: str) -> None:
+        """Remove a folder that holds nothing."""
+        ...
+
+    def lock(self, path: str, *, shared: bool = False, wait: bool = False) -> Lock | None:
+        """Take a lock of that name. None when somebody else has it and we do not wait."""
+        ...
+
+    def lock_note(self, path: str) -> str:
+        """What the holder of a lock wrote into it."""
+        ...
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Let the place's refusals out as errors of ours."""
+        ...
 
 
 class HeldLock:
@@ -49,6 +176,8 @@ class HeldLock:
 class LocalStore:
     """Files below one folder of this machine. All paths are relative to it, with forward slashes."""
 
+    locks_can_pass = False  # the operating system gives a lock back when its process ends, and never before
+
     def __init__(self, root: str) -> None:
         self.root = Path(os.path.abspath(os.path.expanduser(root)))
 
@@ -56,14 +185,43 @@ class LocalStore:
         """The path for the operating system."""
         return str(self.root / path) if path else str(self.root)
 
+    def shown_path(self, path: str) -> str:
+        """The path for people."""
+        return self.local_path(path)
+
     def spark_path(self, path: str) -> str:
         """The path for Spark, local whatever its default file system is; not to be taken for a pattern."""
-        return "file://" + re.sub(r"([\\*?\[\]{}])", r"\\\1", self.raw_path(path))
+        return not_a_pattern(self.spark_uri(path))
+
+    def spark_uri(self, path: str) -> str:
+        """The path for Spark's writers and options."""
+        return "file://" + self.raw_path(path)
+
+    def prepare(self, spark: SparkSession) -> None:
+        """Nothing to tell: Spark knows local files."""
+
+    def save(self, spark: SparkSession, writer: DataFrameWriter, folder: str) -> None:
+        """Spark's usual way does: the files of a task are moved when it has succeeded."""
+        writer.save(self.spark_uri(folder))
 
     def raw_path(self, path: str) -> str:
         """The path for Spark's options that are never taken for a pattern."""
         full = Path(self.local_path(path)).as_posix()
         return full if full.startswith("/") else "/" + full
+
+    def health(self) -> Health:
+        """Whether the folder is there or can be made, and can be written to."""
+        started = time.perf_counter()
+        place = self.local_path("")
+        while not os.path.exists(place):
+            place = os.path.dirname(place)
+        if not os.path.isdir(place):
+            ok, detail = False, f"{place} is not a folder"
+        elif not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+            ok, detail = False, f"{place} cannot be read and written by this user"
+        else:
+            ok, detail = True, "ok" if place == self.local_path("") else "ok, the folder will be made"
+        return Health(ok, detail, (time.perf_counter() - started) * 1000)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -104,6 +262,14 @@ class LocalStore:
         except FileNotFoundError:
             return None
 
+    def read_versioned(self, path: str) -> tuple[Any, str | None]:
+        """The file; versions are not needed where a lock is certain."""
+        return self.read_json(path), None
+
+    def open(self, path: str) -> IO[bytes]:
+        """A file to be read in parts."""
+        return open(self.local_path(path), "rb")
+
     # ── changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write_json(self, path: str, content: Any) -> None:
@@ -117,6 +283,15 @@ class LocalStore:
             os.fsync(file.fileno())
         os.replace(scratch, full)
         _sync_folder(os.path.dirname(full))
+
+    def replace_json(self, path: str, content: Any, version: str | None) -> None:
+        """Replace it; its reader holds the lock, so it is what it was."""
+        self.write_json(path, content)
+
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Move files, one after the other."""
+        for source, destination in moves:
+            self.move(source, destination)
 
     def move(self, source: str, destination: str) -> None:
         """Give a finished file its place; it is on the disk, not only in memory, before it gets there."""
@@ -177,6 +352,11 @@ class LocalStore:
                 where=str(exc.filename or self.root),
                 fix="check the connection's path, its permissions and the space left",
             ) from exc
+
+
+def not_a_pattern(uri: str) -> str:
+    """A path in which Spark's readers find no wildcards."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", uri)
 
 
 def _lock(handle: IO[bytes], *, shared: bool, wait: bool) -> None:

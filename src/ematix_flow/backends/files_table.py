@@ -8,8 +8,10 @@
     ├── _ematix_flow/publishing.json                   while a publish is under way, or its old files are read
     └── _ematix_flow_staging/<run>/                    what Spark is writing; gone when the run ends
 
-A run's files are moved into the folder, then the manifest is replaced by a rename: before it nothing has happened,
+A run's files are moved into the folder, then the manifest is replaced in one step: before it nothing has happened,
 after it everything has. Old files of a `truncate` are removed last, and never while a reader of ours is still at them.
+Where a lock can pass to another run (`Store.locks_can_pass`), the manifest is replaced only if it is still the one that
+was read, and whoever undoes a publish marks the manifest first: the run that was given up then cannot commit any more.
 Programs that list the folder instead of following the manifest may see new files a moment before they count, and old
 and new ones together while a `truncate` is being published.
 """
@@ -24,14 +26,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ematix_flow.backends.files_options import CsvLayout
-from ematix_flow.backends.files_store import HeldLock, LocalStore
+from ematix_flow.backends.files_store import Lock, Store, VersionChanged
+from ematix_flow.backends.json_books import BOOKS, PipelineState
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.declare.fileformats import FileFormat, format_from_path
 from ematix_flow.errors import InvalidSource, StatementFailed, WriteConflict
 
 log = logging.getLogger(__name__)
 
-BOOKS = "_ematix_flow"
 STAGING = "_ematix_flow_staging"
 _MANIFEST_VERSION = 1
 
@@ -63,42 +65,17 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A pipeline's watermark; the generation says which of two copies is newer."""
-
-    column: str
-    value: str
-    generation: int
-
-
-@dataclass(frozen=True)
-class PipelineState:
-    """What a table knows of one pipeline that writes to it; committed together with the rows."""
-
-    generation: int = 0
-    mark: Mark | None = None
-    applied: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The state in a manifest."""
-        mark = None if self.mark is None else vars(self.mark)
-        return {"generation": self.generation, "watermark": mark, "applied": dict(self.applied)}
-
-    @staticmethod
-    def from_dict(known: Mapping[str, Any]) -> PipelineState:
-        """The inverse of `to_dict`."""
-        mark = Mark(**known["watermark"]) if known["watermark"] else None
-        return PipelineState(known["generation"], mark, known["applied"])
-
-
-@dataclass(frozen=True)
 class Manifest:
-    """The committed state of a table. `publish_id` names the publish that made it, None before the first."""
+    """The committed state of a table. `publish_id` names the publish that made it, None before the first.
+
+    `version` is the store's own word for the manifest that was read.
+    """
 
     files: tuple[DataFile, ...]
     pipelines: Mapping[str, PipelineState] = field(default_factory=dict)
     schema: Mapping[str, Any] | None = None
     publish_id: str | None = None
+    version: str | None = None
 
     def pipeline(self, name: str) -> PipelineState:
         """What is known of a pipeline."""
@@ -108,22 +85,25 @@ class Manifest:
 class TableFolder:
     """One folder of data files of one format."""
 
-    def __init__(self, store: LocalStore, folder: str, file_format: FileFormat) -> None:
+    def __init__(self, store: Store, folder: str, file_format: FileFormat) -> None:
         self.store, self.folder, self.file_format = store, folder, file_format
         self._manifest_path = f"{folder}/{BOOKS}/manifest.json"
         self._intent_path = f"{folder}/{BOOKS}/publishing.json"
+        self._published: str | None = None
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def manifest(self) -> Manifest | None:
         """What we committed here, or None when we never wrote."""
-        known = self.store.read_json(self._manifest_path)
-        if known is None:
+        return self._parsed(*self.store.read_versioned(self._manifest_path))
+
+    def _parsed(self, known: Any, version: str | None) -> Manifest | None:
+        if known is None or known.get("files") is None:  # the latter: marked before the first commit
             return None
         if known.get("version") != _MANIFEST_VERSION:
             raise StatementFailed(
                 f"The manifest of '{self.folder}' has version {known.get('version')!r}, unknown to this release.",
-                where=self.store.local_path(self._manifest_path),
+                where=self.store.shown_path(self._manifest_path),
                 fix="use the release of ematix-flow that wrote it, or a newer one",
             )
         return Manifest(
@@ -131,6 +111,7 @@ class TableFolder:
             pipelines={name: PipelineState.from_dict(state) for name, state in known["pipelines"].items()},
             schema=known["schema"],
             publish_id=known["publish_id"],
+            version=version,
         )
 
     def live_files(self, manifest: Manifest | None) -> tuple[DataFile, ...]:
@@ -143,14 +124,14 @@ class TableFolder:
         if gone:
             raise InvalidSource(
                 f"'{self.folder}' misses {len(gone)} of the files in its manifest, first '{gone[0]}'.",
-                where=self.store.local_path(self.folder),
+                where=self.store.shown_path(self.folder),
                 fix=f"put them back, or remove {BOOKS}/manifest.json there to read the folder as it stands",
             )
         extra = known - {file.path for file in manifest.files}
         if extra and not self.store.exists(self._intent_path):
             log.warning(
                 "%s holds %d files that are not in its manifest and are not read, first '%s'",
-                self.store.local_path(self.folder),
+                self.store.shown_path(self.folder),
                 len(extra),
                 min(extra),
             )
@@ -215,12 +196,16 @@ class TableFolder:
         Where we never wrote, the files that are there are adopted: they stay visible.
         """
         self._finish_publish()
-        return self.manifest() or Manifest(files=self._files_of_format())
+        known, version = self.store.read_versioned(self._manifest_path)
+        return self._parsed(known, version) or Manifest(files=self._files_of_format(), version=version)
 
     def publish(self, staged: Sequence[tuple[str, DataFile]], after: Manifest, *, replace: bool) -> None:
         """Move staged files to their places and make `after` the committed state. Called with the table locked.
 
         With `replace`, every other file of the format is removed once `after` is committed.
+
+        Raises:
+            WriteConflict: the manifest is not the one that `after` was made from; nothing has happened.
         """
         publish_id = uuid.uuid4().hex
         kept = {file.path for file in after.files}
@@ -232,24 +217,33 @@ class TableFolder:
             "leftovers": self._leftovers(),
         }
         self.store.write_json(self._intent_path, intent)
-        for place, file in staged:
-            self.store.move(place, f"{self.folder}/{file.path}")
+        self.store.move_all([(place, f"{self.folder}/{file.path}") for place, file in staged])
         reached("mid-settle")
-        self.store.write_json(
-            self._manifest_path,
-            {
-                "version": _MANIFEST_VERSION,
-                "format": self.file_format,
-                "publish_id": publish_id,
-                "files": [file.to_dict() for file in after.files],
-                "schema": after.schema,
-                "pipelines": {name: state.to_dict() for name, state in after.pipelines.items()},
-            },
-        )
+        content = {
+            "version": _MANIFEST_VERSION,
+            "format": self.file_format,
+            "publish_id": publish_id,
+            "files": [file.to_dict() for file in after.files],
+            "schema": after.schema,
+            "pipelines": {name: state.to_dict() for name, state in after.pipelines.items()},
+        }
+        try:
+            self.store.replace_json(self._manifest_path, content, after.version)
+        except VersionChanged:
+            now = self.manifest()
+            if now is None or now.publish_id != publish_id:  # else it was our own, and only its answer got lost
+                self._remove(intent["adds"])
+                raise WriteConflict(
+                    f"Another run wrote to '{self.folder}' at the same time; this one changed nothing.",
+                    fix="run it again",
+                ) from None
+        self._published = publish_id
 
     def clear_replaced(self) -> None:
         """Remove what the last publish replaced, unless somebody still reads it. Called with the table locked."""
-        self._finish_publish()
+        intent = self.store.read_json(self._intent_path)
+        if intent is not None and intent["id"] == self._published:  # another one's publish is not ours to end
+            self._finish_publish()
 
     def sweep(self, *, wait: bool = True) -> None:
         """Remove what dead runs left: half a publish, replaced files, staging folders. Never a living run's."""
@@ -270,7 +264,7 @@ class TableFolder:
         finally:
             lock.release()
 
-    def _drop_staging(self, run_id: str, lock: HeldLock) -> None:
+    def _drop_staging(self, run_id: str, lock: Lock) -> None:
         self.store.remove_tree(f"{self.folder}/{STAGING}/{run_id}")
         self.store.remove(f"{self.folder}/{STAGING}/{run_id}.lock")
         lock.release()
@@ -281,9 +275,11 @@ class TableFolder:
         intent = self.store.read_json(self._intent_path)
         if intent is None:
             return
-        manifest = self.manifest()
-        committed = manifest is not None and manifest.publish_id == intent["id"]
+        known, version = self.store.read_versioned(self._manifest_path)
+        committed = known is not None and known["publish_id"] == intent["id"]
         if not committed:
+            if self.store.locks_can_pass and not self._is_marked(known, version):
+                return self._finish_publish()  # it was committed after all, in this very moment
             self._remove(intent["adds"])
         replaced = intent["leftovers"] + (intent["removes"] if committed else [])
         readers = self.store.lock(self._readers_path)
@@ -294,6 +290,22 @@ class TableFolder:
             self.store.remove(self._intent_path)
         finally:
             readers.release()
+
+    def _is_marked(self, known: Any, version: str | None) -> bool:
+        """Write the manifest again, with a mark: a publish that was begun on this version cannot commit any more."""
+        nothing: dict[str, Any] = {
+            "version": _MANIFEST_VERSION,
+            "format": self.file_format,
+            "publish_id": None,
+            "files": None,
+            "schema": None,
+            "pipelines": {},
+        }
+        try:
+            self.store.replace_json(self._manifest_path, {**(known or nothing), "mark": uuid.uuid4().hex}, version)
+        except VersionChanged:
+            return False
+        return True
 
     def _leftovers(self) -> list[str]:
         """Replaced files of the publish before, which a reader still holds."""

@@ -53,6 +53,37 @@ class Family:
     conf: tuple[tuple[str, str], ...] = ()
 
 
+_AWS_PARTS = (
+    "annotations",
+    "apache-client",
+    "arns",
+    "auth",
+    "aws-core",
+    "aws-query-protocol",
+    "aws-xml-protocol",
+    "checksums",
+    "checksums-spi",
+    "crt-core",
+    "endpoints-spi",
+    "http-auth",
+    "http-auth-aws",
+    "http-auth-spi",
+    "http-client-spi",
+    "identity-spi",
+    "json-utils",
+    "metrics-spi",
+    "netty-nio-client",
+    "profiles",
+    "protocol-core",
+    "regions",
+    "s3",
+    "s3-transfer-manager",
+    "sdk-core",
+    "sts",
+    "third-party-jackson-core",
+    "utils",
+)
+
 JARS: Mapping[str, Mapping[str, Family]] = {
     "4.0": {
         "kafka": Family(
@@ -88,8 +119,12 @@ JARS: Mapping[str, Mapping[str, Family]] = {
         "hadoop-aws": Family(
             (
                 "org.apache.hadoop:hadoop-aws:3.4.1",
-                "software.amazon.awssdk:bundle:2.24.6",
+                "org.apache.spark:spark-hadoop-cloud_2.13:4.0.0",  # its output committer, without its dependencies
                 "org.wildfly.openssl:wildfly-openssl:1.1.3.Final",
+                "software.amazon.eventstream:eventstream:1.0.1",
+                "org.reactivestreams:reactive-streams:1.0.4",
+                # The parts of Amazon's library that are used, 10 MB; the bundle with everything in it has 550.
+                *(f"software.amazon.awssdk:{part}:2.24.12" for part in _AWS_PARTS),
             ),
             probe="org.apache.hadoop.fs.s3a.S3AFileSystem",
         ),

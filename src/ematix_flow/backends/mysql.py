@@ -47,6 +47,7 @@ from ematix_flow.errors import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _STAGING, _COPY = "stg_", "copy_"
@@ -171,6 +172,9 @@ class MysqlBackend(SqlBackend):
             for shape in self.describe_query(sql)
         ]
         yield mysql_arrow.frame(spark, self.url, self.connection.name, sql, shapes, reading)
+
+    def read_arrow(self, sql: str) -> pa.Table:
+        return mysql_arrow.table(self.url, self.connection.name, sql, self.describe_query(sql))
 
     def staged_rows(self, run: OpenedRun) -> int | None:
         with self.session() as db:

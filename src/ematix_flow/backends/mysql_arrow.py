@@ -13,7 +13,16 @@ from ematix_flow.backends import mysql_lines
 from ematix_flow.backends.mysql_errors import explained
 from ematix_flow.backends.mysql_rows import Loader
 from ematix_flow.backends.mysql_session import open_session
-from ematix_flow.backends.transport import MOST_DIGITS, arrow_type, highest_mark, mark_text, quoted, spark_type
+from ematix_flow.backends.transport import (
+    MOST_DIGITS,
+    arrow_type,
+    exact_numbers,
+    highest_mark,
+    mark_text,
+    quoted,
+    spark_type,
+    task_attempt,
+)
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import Reading, WatermarkRule
 from ematix_flow.contracts.shapes import ColumnShape
@@ -57,6 +66,32 @@ def frame(
     return result
 
 
+def table(url: str, name: str, sql: str, shapes: Sequence[ColumnShape]) -> pa.Table:
+    """All rows of a query, read by this process, in the order that the query asks for."""
+    import pyarrow as pa
+
+    names, types = [shape.name for shape in shapes], [shape.type for shape in shapes]
+    query = mysql_lines.as_lines(_kept_in_order(sql), shapes)
+    schema = pa.schema([(n, arrow_type(t)) for n, t in zip(names, types, strict=True)])
+    found = pa.Table.from_batches(list(read_batches(url, name, query, names, types)), schema)
+    for place, shape in enumerate(shapes):
+        if isinstance(shape.type, Numeric) and shape.type.precision > MOST_DIGITS:
+            found = found.set_column(place, shape.name, exact_numbers(found.column(place), shape.name))
+    return found
+
+
+def _kept_in_order(sql: str) -> str:
+    """The query with the greatest of limits: without one, a server forgets the order of a query inside another."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        found = sqlglot.parse_one(sql, read="mysql")
+    except SqlglotError:
+        return sql
+    return f"{sql}\nLIMIT {2**64 - 1}" if found.args.get("order") and not found.args.get("limit") else sql
+
+
 def read_batches(
     url: str, name: str, query: str, names: Sequence[str], types: Sequence[ColumnType | None]
 ) -> Iterator[pa.RecordBatch]:
@@ -90,16 +125,15 @@ def load_frame(
     """Load a DataFrame into a staging table; the rows of each task attempt that finished, and the greatest mark."""
     place = [column.name for column in columns].index(watermark.column) if watermark else None
     kind = watermark.type if watermark else None
-    loader = Loader(table, tuple(columns), attempt_column)
 
     def load_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        from pyspark import TaskContext
 
-        context = TaskContext.get()
-        attempt = context.taskAttemptId() if context else 0
+        again, attempt = task_attempt()
+        # Its own one: where tasks are threads of one process, they would share what is outside of this function.
+        loader = Loader(table, tuple(columns), attempt_column)
         rows, mark = _loaded(loader, batches, url, name, attempt, place)
-        reached("task-copied", attempt=context.attemptNumber() if context else 0)
+        reached("task-copied", attempt=again)
         if rows:
             text = None if mark is None else mark_text(mark, kind)
             yield pa.RecordBatch.from_pydict(

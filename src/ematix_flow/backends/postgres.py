@@ -32,6 +32,7 @@ from ematix_flow.errors import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _STAGING = "stg_"
@@ -193,6 +194,12 @@ class PostgresBackend(SqlBackend):
             shapes = self._described(keeper, sql)
             queries = postgres_ranges.split(sql, keeper)
             yield postgres_arrow.frame(spark, self.url, snapshot, queries, shapes, reading)
+
+    def read_arrow(self, sql: str) -> pa.Table:
+        with self.session() as keeper:
+            keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            snapshot = keeper.execute("SELECT pg_export_snapshot()").fetchone()[0]
+            return postgres_arrow.table(self.url, snapshot, sql, self._described(keeper, sql))
 
     def staged_rows(self, run: OpenedRun) -> int | None:
         name = self.dialect.literal(f"{self.dialect.bookkeeping_schema}.{_staging_name(run)}", Text())

@@ -10,7 +10,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.transport import highest_mark, is_decimal, mark_text, quoted, spark_type
+from ematix_flow.backends.transport import (
+    arrow_type,
+    exact_numbers,
+    highest_mark,
+    is_decimal,
+    mark_text,
+    quoted,
+    spark_type,
+    task_attempt,
+)
 from ematix_flow.contracts import refusals
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import Reading, WatermarkRule
@@ -21,7 +30,7 @@ from ematix_flow.declare.columns import (
     UUID,
     Numeric,
 )
-from ematix_flow.errors import MissingDriver, UnfitValue
+from ematix_flow.errors import MissingDriver, StatementFailed, UnfitValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +38,7 @@ if TYPE_CHECKING:
 
 _AS_TEXT = (Numeric, JSON, JSONB, UUID)
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_LOST_IN_JSONB = rf"\\u0000|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
+_LOST_IN_JSONB = r"\\u0000|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 
 
 def frame(
@@ -45,11 +54,7 @@ def frame(
 
     _require_adbc()
     wrapped = [_transportable(query, shapes) for query in queries]
-    exact = {
-        shape.name: (shape.type.precision, shape.type.scale)
-        for shape in shapes
-        if isinstance(shape.type, Numeric) and is_decimal(shape.type)
-    }
+    exact = _exact(shapes)
     schema = ", ".join(f"{quoted(shape.name)} {spark_type(shape.type)}" for shape in shapes)
 
     def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -66,6 +71,42 @@ def frame(
             if column is None or not isinstance(column.type, Numeric) or column.normalizers:
                 result = result.withColumn(shape.name, F.col(quoted(shape.name)).cast("decimal(38,18)"))
     return result
+
+
+def table(url: str, snapshot: str, query: str, shapes: Sequence[ColumnShape]) -> pa.Table:
+    """All rows of a query, read by this process.
+
+    Raises:
+        StatementFailed, UnfitValue: the server could not work the query out, or a number is none.
+    """
+    import pyarrow as pa
+
+    _require_adbc()
+    import adbc_driver_postgresql.dbapi as adbc
+
+    try:
+        batches = list(read_batches(url, snapshot, _transportable(query, shapes), _exact(shapes)))
+    except (adbc.Error, OSError) as exc:  # the driver's own, and Arrow's for a stream that breaks off
+        said = f"{exc} SQLSTATE: {getattr(exc, 'sqlstate', '')}"
+        if re.search(r"SQLSTATE:? 22", said) or "invalid input syntax" in said:  # the server quotes the value
+            raise UnfitValue("A value does not fit a type that the query casts it to.") from exc
+        raise StatementFailed("PostgreSQL broke off while the rows of a query were read.", fix="run it again") from exc
+    if not batches:
+        return pa.schema([(shape.name, arrow_type(shape.type)) for shape in shapes]).empty_table()
+    found = pa.Table.from_batches(batches)
+    for place, shape in enumerate(shapes):
+        if shape.native.startswith("numeric") and not is_decimal(shape.type):
+            found = found.set_column(place, shape.name, exact_numbers(found.column(place), shape.name))
+    return found
+
+
+def _exact(shapes: Sequence[ColumnShape]) -> dict[str, tuple[int, int]]:
+    """Columns that travel as the text of a number, with the precision and scale they have."""
+    return {
+        shape.name: (shape.type.precision, shape.type.scale)
+        for shape in shapes
+        if isinstance(shape.type, Numeric) and is_decimal(shape.type)
+    }
 
 
 def read_batches(url: str, snapshot: str, query: str, exact: Mapping[str, tuple[int, int]]) -> Iterator[pa.RecordBatch]:
@@ -110,12 +151,10 @@ def copy_frame(
 
     def copy_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        from pyspark import TaskContext
 
-        context = TaskContext.get()
         named = (pa.RecordBatch.from_arrays(batch.columns, names=names) for batch in batches)
         transaction, rows, mark = copy_batches(named, url, schema, table, column)
-        reached("task-copied", attempt=context.attemptNumber() if context else 0)
+        reached("task-copied", attempt=task_attempt()[0])
         if rows:
             text = None if mark is None else mark_text(mark, kind)
             yield pa.RecordBatch.from_pydict(
@@ -189,6 +228,8 @@ def held_as_jsonb(data: DataFrame, documents: Sequence[str]) -> DataFrame:
         if name in documents:
             # A backslash that is escaped itself begins no escape.
             escapes = F.regexp_replace(column, r"\\\\", "")
+            # Of characters that take two escapes, only halves are left over.
+            escapes = F.regexp_replace(escapes, _HIGH + _LOW, " ")
             message = refusals.unfit_because(
                 f"Column '{name}' holds a document with \\u0000 or half a character, which jsonb cannot keep.",
                 column=name,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from ematix_flow.backends.books import Db
 
-_PAGES_PER_PART = 4096  # 32 MB of 8 kB pages
+_PAGES_PER_PART = 16384  # 128 MB of 8 kB pages: a part becomes a file of a few dozen MB, not one of a few
+_LEAST_PAGES = 1024  # below 8 MB a part is not worth its connection
+_BALANCED_PARTS = 8  # so that a few cores end at the same time, also with tables of less than 1 GB
 _MOST_PARTS = 256
 
 
@@ -26,7 +28,8 @@ def split(sql: str, db: Db) -> list[str]:
     if row is None or row[0] not in ("r", b"r", "m", b"m") or row[2] < 140000:
         return [sql]  # a view, a partitioned or foreign table, or a server that cannot scan ranges of pages
     pages = int(row[1])
-    parts = min(_MOST_PARTS, -(-pages // _PAGES_PER_PART))
+    parts = max(-(-pages // _PAGES_PER_PART), min(_BALANCED_PARTS, -(-pages // _LEAST_PAGES)))
+    parts = min(_MOST_PARTS, parts)
     if parts <= 1:
         return [sql]
     step = -(-pages // parts)

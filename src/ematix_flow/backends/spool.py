@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.locks import FileLock
+from ematix_flow.backends.transport import arrow_type
 from ematix_flow.contracts.plans import BatchPlan, Landed
 from ematix_flow.contracts.shapes import ColumnShape
 from ematix_flow.declare.columns import (
@@ -87,7 +88,9 @@ def left_behind(root: str) -> list[str]:
 
 
 def data_files(place: str) -> list[str]:
-    """The Parquet files that Spark committed to a spool folder."""
+    """The Parquet files that Spark committed to a spool folder; none when there was no row and nobody made it."""
+    if not os.path.isdir(place):
+        return []
     return sorted(
         os.path.join(place, name) for name in os.listdir(place) if name.endswith(".parquet") and name[0] not in "._"
     )
@@ -204,6 +207,42 @@ def write_rows(rows: Any, shapes: Sequence[ColumnShape], wanted: Mapping[str, Co
             break
     if writer is not None:
         writer.close()
+
+
+def arrow_table(rows: Sequence[tuple[Any, ...]], shapes: Sequence[ColumnShape]) -> pa.Table:
+    """Rows of SQLite in the types that its columns are declared with; whole numbers have 64 bits, as they have there.
+
+    Raises:
+        UnfitValue: a column mixes kinds of values, or holds some that are not of its declared type.
+    """
+    import pyarrow as pa
+
+    columns = list(zip(*rows, strict=True)) if rows else [() for _ in shapes]
+    arrays = []
+    for shape, values in zip(shapes, columns, strict=True):
+        field = pa.field(shape.name, _arrow_type(shape, values, None))
+        arrays.append(_as_declared(_arrow_array(values, field), shape))
+    return pa.table(arrays, names=[shape.name for shape in shapes])
+
+
+def _as_declared(array: pa.Array, shape: ColumnShape) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = shape.type
+    try:
+        if isinstance(kind, Numeric | Date | Timestamp | TimestampTZ):
+            return array.cast(arrow_type(kind))
+        if isinstance(kind, Boolean):
+            if pc.all(pc.is_in(array, pa.array([0, 1, None], array.type))).as_py() is False:
+                raise pa.ArrowInvalid("neither true nor false")
+            return array.cast(pa.bool_())
+    except pa.ArrowException as exc:  # its words hold the value
+        raise UnfitValue(
+            f"Column '{shape.name}' of the source holds a value that is no {kind}.",
+            fix=f"read it as text: CAST({shape.name} AS TEXT)",
+        ) from exc
+    return array
 
 
 def _arrow_type(shape: ColumnShape, values: Iterable[Any], wanted: ColumnType | None) -> pa.DataType:

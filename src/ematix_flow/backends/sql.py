@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 from ematix_flow.backends.books import Books, Db
@@ -34,6 +34,9 @@ from ematix_flow.errors import (
     counted,
     listed,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class SqlBackend(Backend):
@@ -62,6 +65,10 @@ class SqlBackend(Backend):
     @abstractmethod
     def describe_query(self, sql: str) -> tuple[ColumnShape, ...]:
         """Names and types of a query's columns, without running it."""
+
+    @abstractmethod
+    def read_arrow(self, sql: str) -> pa.Table:
+        """All rows of a query, in this process and without Spark; types as they are described, order as it is asked."""
 
     @abstractmethod
     def shape(self, db: Db, table: TableRef) -> TableShape | None:
@@ -187,6 +194,7 @@ class SqlBackend(Backend):
     def verified(self, db: Db, plan: BatchPlan, landed: Landed | None) -> tuple[int, str | None]:
         """Check the landed rows; their number and greatest watermark."""
         if landed is not None and landed.verified:
+            assert landed.rows is not None
             rows, watermark = landed.rows, landed.watermark
         else:
             assert plan.profile is not None

@@ -53,6 +53,7 @@ from ematix_flow.errors import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _BARE_TYPES: dict[type[ColumnType], str] = {
@@ -352,6 +353,11 @@ class SqliteBackend(DatabaseFileBackend):
             wanted = {reading.renamed.get(c.name, c.name): c.type for c in reading.columns}
             spool.write_rows(db.execute(sql), shapes, wanted, place)
             yield spark.read.parquet(place)
+
+    def read_arrow(self, sql: str) -> pa.Table:
+        shapes = self.describe_query(sql)
+        with self.session() as db:
+            return spool.arrow_table(db.execute(sql).fetchall(), shapes)
 
     def attach(self, db: Db, plan: BatchPlan, landed: Landed) -> None:
         names = [column.name for column in plan.columns]

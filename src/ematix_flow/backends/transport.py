@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+import sys
 from collections.abc import Iterable
 from datetime import timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.declare.columns import ColumnType, Numeric, Timestamp, TimestampTZ
+from ematix_flow.errors import UnfitValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +72,47 @@ def arrow_type(kind: ColumnType | None) -> pa.DataType:
         "bytes": pa.binary(),
     }
     return pa.string() if kind is None else known.get(kind.kind, pa.string())
+
+
+def task_attempt() -> tuple[int, int]:
+    """Which attempt of which task this is, as (number of the attempt, id in the session).
+
+    Outside of Spark nobody repeats a task, but several may run: the id is then one that no other will have.
+    """
+    if sys.modules.get("pyspark") is None:
+        return 0, secrets.randbits(62)
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return (context.attemptNumber(), context.taskAttemptId()) if context else (0, secrets.randbits(62))
+
+
+def exact_numbers(texts: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Numbers that came as text, as decimals with just the digits they need.
+
+    Raises:
+        UnfitValue: one has more digits than a decimal holds, or is NaN.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def longest(dropped: str) -> int:
+        return pc.max(pc.utf8_length(pc.replace_substring_regex(texts, dropped, ""))).as_py() or 0
+
+    behind, ahead = longest(r"^[^.]*\.?"), longest(r"\..*$|[^0-9.]")
+    if behind + ahead > MOST_DIGITS:
+        raise _no_decimal(name)
+    try:
+        return texts.cast(pa.decimal128(max(behind + ahead, 1), behind))
+    except pa.ArrowInvalid as exc:  # its text holds the value
+        raise _no_decimal(name) from exc
+
+
+def _no_decimal(name: str) -> UnfitValue:
+    return UnfitValue(
+        f"Column '{name}' holds NaN, or numbers of more than {MOST_DIGITS} digits, which no decimal can be.",
+        fix="leave such rows out, or read them as text: CAST(… AS text)",
+    )
 
 
 # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────

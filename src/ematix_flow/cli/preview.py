@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from ematix_flow.cli.declared import add_module, add_name, decorated_pipeline, prints_on_stderr
+from ematix_flow.cli.spark_options import add_spark_place, spark_place
 
 if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
@@ -20,6 +21,7 @@ def configure(parser: CommandParser) -> None:
     command = parser.prog.rpartition(" ")[2]
     add_module(parser)
     add_name(parser, "pipeline")
+    add_spark_place(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="every target, column and statement in full")
     parser.say(
         example=f"flow {command} --module my_pipelines sync_customers",
@@ -30,7 +32,8 @@ def configure(parser: CommandParser) -> None:
 def run(args: Namespace, console: Console) -> int:
     """Look, and print what was seen."""
     spec = decorated_pipeline(args).spec
-    return _validate(spec, args, console) if args.command == "validate" else _preview(spec, args, console)
+    with spark_place(args):
+        return _validate(spec, args, console) if args.command == "validate" else _preview(spec, args, console)
 
 
 def _preview(spec: PipelineSpec, args: Namespace, console: Console) -> int:

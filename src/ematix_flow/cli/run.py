@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from ematix_flow.cli.declared import add_module, add_name, declared_pipeline, prints_on_stderr
 from ematix_flow.cli.run_log_options import add_run_log, run_log_for_writing
+from ematix_flow.cli.spark_options import add_spark_place, spark_place
 from ematix_flow.declare.pipeline import Pipeline, checked_engine
 from ematix_flow.errors import FlowError, StepFailed
 from ematix_flow.run.process import ProcessMark, this_process
@@ -32,6 +33,7 @@ def configure(parser: CommandParser) -> None:
         "--run-id", metavar="ID", help="name of the logical run; repeating one that has been applied changes nothing"
     )
     parser.add_argument("--engine", metavar="E", help="auto, pushdown, spark or native, instead of the declared one")
+    add_spark_place(parser)
     add_run_log(parser, may_be_off=True)
     parser.say(
         "exit codes: 0 loaded, 1 the run failed, 2 the command or the configuration is wrong, 130 interrupted",
@@ -46,7 +48,7 @@ def run(args: Namespace, console: Console) -> int:
     from ematix_flow.run.runlogs.open import use_run_log
 
     pipeline = declared_pipeline(args)
-    with run_log_for_writing(args, console) as history, use_run_log(history):
+    with spark_place(args), run_log_for_writing(args, console) as history, use_run_log(history):
         result = _result(pipeline, args, console, history)
     console.json(result)
     return 1 if isinstance(result, Mapping) and result.get("errors") else 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from importlib import import_module
 from types import TracebackType
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ematix_flow.backends.catalog import open_backend
 from ematix_flow.backends.sql import SqlBackend
@@ -17,6 +19,13 @@ from ematix_flow.declare.connection import Connection, connection_from_dsn
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.server_address import server_address, url_scheme
 from ematix_flow.errors import FlowError, StatementFailed, UnsupportedBackend
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ematix_flow.contracts.plans import RunResult
 
 
 class QueryColumn(TypedDict):
@@ -43,7 +52,158 @@ class ConnectionInfo(TypedDict):
     user: str | None
 
 
-class ConnectionHandle:
+class FrameMethods(ABC):
+    """DataFrames of a connection: what `ematix_flow.df` and `ematix_flow.spark` add to handles.
+
+    The work is done in `run/frames.py`, which is looked up when a method is called.
+    """
+
+    @property
+    @abstractmethod
+    def connection(self) -> Connection:
+        """The connection as it was resolved."""
+
+    def read_df(self, sql: str, *, prefer: str = "auto") -> Any:
+        """The rows of a query as a polars or pandas DataFrame; `auto` is polars when it is installed.
+
+        Raises:
+            InvalidDeclaration: (a ValueError) `prefer` is neither `auto`, `polars` nor `pandas`.
+            MissingDriver: (an ImportError) What is asked for is not installed.
+        """
+        return _frames().read_frame(self.connection, sql, prefer)
+
+    def to_polars(self, sql: str) -> pl.DataFrame:
+        """The rows of a query as a polars DataFrame."""
+        frame: pl.DataFrame = _frames().read_frame(self.connection, sql, "polars")
+        return frame
+
+    def to_pandas(self, sql: str) -> pd.DataFrame:
+        """The rows of a query as a pandas DataFrame."""
+        return _frames().read_frame(self.connection, sql, "pandas")
+
+    def write_df(
+        self,
+        df: Any,
+        table: str,
+        *,
+        mode: str,
+        target: Any = None,
+        keys: Sequence[str] | None = None,
+        update_columns: Sequence[str] | None = None,
+        compare_columns: Sequence[str] | None = None,
+        event_timestamp_column: str | None = None,
+        run_id: str | None = None,
+    ) -> RunResult:
+        """Load a DataFrame into a table, as a pipeline would: all of it or nothing, and recorded.
+
+        Args:
+            df: A pandas, polars or Spark DataFrame, or an Arrow table.
+            table: `schema.table`.
+            mode: `append`, `truncate`, `merge`, `scd1`; with `target=` also `scd2`.
+            target: The declared table: its columns, types and markers, and the columns that loads add. Without it the
+                frame's own columns are written and no others.
+            keys: What rows are matched on; needed for a merge without `target=`.
+            update_columns, compare_columns, event_timestamp_column: As for a pipeline.
+            run_id: The logical run; repeating one that was applied changes nothing.
+
+        Raises:
+            WrongDeclarationType: (a TypeError) It is no DataFrame.
+            InvalidDeclaration: (a ValueError) The table's name has no schema, or an option does not fit.
+            MissingSourceColumn: (a ValueError) The frame lacks a declared column.
+            UnsupportedMode: (a NotImplementedError) `scd2` without `target=`.
+        """
+        result: RunResult = _frames().write_frame(
+            self.connection,
+            df,
+            table,
+            mode=mode,
+            target=target,
+            keys=keys,
+            update_columns=update_columns,
+            compare_columns=compare_columns,
+            event_timestamp_column=event_timestamp_column,
+            run_id=run_id,
+        )
+        return result
+
+    def read_spark_df(self, session: SparkSession, sql: str) -> DataFrame:
+        """The rows of a query as a DataFrame of a given session.
+
+        Raises:
+            WrongDeclarationType: (a TypeError) It is no Spark session.
+        """
+        frame: DataFrame = _frames().read_on_spark(self.connection, sql, session)
+        return frame
+
+    def to_pyspark(self, sql: str, session: SparkSession | None = None) -> DataFrame:
+        """The same, in the session there is, or a new one, when none is given."""
+        frame: DataFrame = _frames().to_pyspark(self.connection, sql, session)
+        return frame
+
+    def write_spark_df(
+        self,
+        df: DataFrame,
+        table: str,
+        *,
+        mode: str,
+        target: Any = None,
+        keys: Sequence[str] | None = None,
+        update_columns: Sequence[str] | None = None,
+        compare_columns: Sequence[str] | None = None,
+        event_timestamp_column: str | None = None,
+        run_id: str | None = None,
+    ) -> RunResult:
+        """Load a Spark DataFrame into a table; see `write_df`.
+
+        Raises:
+            WrongDeclarationType: (a TypeError) It is no Spark DataFrame.
+        """
+        result: RunResult = _frames().write_spark_frame(
+            self.connection,
+            df,
+            table,
+            mode=mode,
+            target=target,
+            keys=keys,
+            update_columns=update_columns,
+            compare_columns=compare_columns,
+            event_timestamp_column=event_timestamp_column,
+            run_id=run_id,
+        )
+        return result
+
+    def from_pyspark(
+        self,
+        df: DataFrame,
+        target: Any,
+        *,
+        mode: str,
+        keys: Sequence[str] | None = None,
+        update_columns: Sequence[str] | None = None,
+        compare_columns: Sequence[str] | None = None,
+        event_timestamp_column: str | None = None,
+        run_id: str | None = None,
+    ) -> RunResult:
+        """The same, into a declared table or into `schema.table`."""
+        result: RunResult = _frames().from_pyspark(
+            df,
+            target,
+            connection=self.connection,
+            mode=mode,
+            keys=keys,
+            update_columns=update_columns,
+            compare_columns=compare_columns,
+            event_timestamp_column=event_timestamp_column,
+            run_id=run_id,
+        )
+        return result
+
+
+def _frames() -> Any:
+    return import_module("ematix_flow.run.frames")
+
+
+class ConnectionHandle(FrameMethods):
     """An open database. Each method commits by itself; close it, or use it in a `with` block.
 
     Every statement's failure is a `StatementFailed` without secrets. Made by `connect`.
@@ -61,7 +221,7 @@ class ConnectionHandle:
         if not isinstance(backend, SqlBackend):
             raise UnsupportedBackend(
                 f"A handle speaks SQL, and '{self.name}' is a {self._connection.kind} connection.",
-                fix="use it as source or target of a pipeline",
+                fix="use it as source or target of a pipeline, or with the functions of ematix_flow.df",
             )
         self._backend = backend
         self._db: Any = backend.connect()  # commits each statement by itself

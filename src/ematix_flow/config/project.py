@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from ematix_flow.contracts.session import SparkSettings
+from ematix_flow.declare.pipeline import Mover
 from ematix_flow.errors import InvalidConfig, closest, listed
 
 PROJECT_FILE = ".ematix-flow.toml"
@@ -22,7 +23,11 @@ USER_FILE = "~/.ematix-flow/connections.toml"
 
 EngineChoice = Literal["auto", "pushdown", "spark", "native", "datafusion", "distributed"]
 _PROJECT_KEYS = ("connections", "spark", "run_log", "engine", "pushdown")
-_SPARK_KEYS = ("master", "remote", "driver_memory", "conf")
+_SPARK_KEYS = ("master", "remote", "engine", "driver_memory", "conf")
+_ON_A_CLUSTER = ("peers", "tls", "worker_tls")
+_HOW_ON_A_CLUSTER = (
+    '[spark] master = "spark://host:7077" or remote = "sc://host:15002"; TLS is a setting of that cluster'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ def _refuse_unknown(table: Mapping[str, object], known: tuple[str, ...], place: 
             raise InvalidConfig(
                 f"Unknown key '{key}'; known are {listed(known)}.",
                 where=place,
-                fix=closest(key, known) or f"remove '{key}'",
+                fix=_HOW_ON_A_CLUSTER if key in _ON_A_CLUSTER else closest(key, known) or f"remove '{key}'",
             )
 
 
@@ -144,6 +149,7 @@ def _spark(value: object, place: str) -> SparkSettings:
     return SparkSettings(
         master=_text(table.get("master"), "master", place),
         remote=_text(table.get("remote"), "remote", place),
+        engine=_mover(table.get("engine"), place),
         driver_memory=_text(table.get("driver_memory"), "driver_memory", place),
         conf=dict(_flat(conf, place)),
     )
@@ -169,6 +175,19 @@ def _run_log(value: object, place: str) -> str | None:
         _refuse_unknown(cast("Mapping[str, object]", value), ("url",), f"{place} [run_log]")
         value = value.get("url")
     return _text(value, "run_log", place)
+
+
+def _mover(value: object, place: str) -> Mover:
+    known = get_args(Mover)
+    if value is None:
+        return "spark"
+    if value not in known:
+        raise InvalidConfig(
+            f"Unknown engine {value!r}; what moves rows is one of {listed(known)}.",
+            where=place,
+            fix=closest(str(value), known) or "'pushdown' and 'auto' belong in front of all sections: engine = …",
+        )
+    return cast(Mover, value)
 
 
 def _engine(value: object, place: str) -> EngineChoice:

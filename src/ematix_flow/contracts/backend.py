@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -95,6 +95,15 @@ class Backend(ABC):
 
     def close(self) -> None:  # noqa: B027 - most backends hold nothing between calls
         """Let go of files and connections."""
+
+
+@runtime_checkable
+class RunsOnSpark(Protocol):
+    """A system without an engine of its own: Spark describes its tables, too."""
+
+    def use_spark(self, session: Callable[[], SparkSession]) -> None:
+        """Where to get a session, should one be needed outside of a load's own work."""
+        ...
 
 
 @runtime_checkable

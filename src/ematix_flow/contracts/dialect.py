@@ -29,6 +29,13 @@ class Dialect(ABC):
     enforces_lengths: ClassVar[bool] = False
     """Whether a column of a String type refuses a longer text."""
 
+    keeps_keys: ClassVar[bool] = True
+    """Whether tables know their primary key and unique constraints."""
+    commits_each_statement: ClassVar[bool] = False
+    """Whether every statement is a commit of its own, so that a load must be one statement."""
+    has_engine: ClassVar[bool] = True
+    """Whether statements run in the system itself; otherwise Spark runs them."""
+
     def quote(self, name: str) -> str:
         """A name as an identifier, whatever characters it holds.
 
@@ -121,6 +128,10 @@ class Dialect(ABC):
         """One of the run's own relations (`LANDED`, `SCRATCH`) as statements name it."""
         return self.quote(name)
 
+    def stored(self, ref: TableRef, run_id: str) -> str:
+        """The target as statements read it; the table itself, unless they read one version of it."""
+        return self.table(ref)
+
     def create_landed(self, name: str, query: str) -> str:
         """Pin a query's rows in a temporary table for the rest of the transaction."""
         return f"CREATE TEMPORARY TABLE {self.quote(name)} AS {query}"
@@ -148,8 +159,12 @@ class Dialect(ABC):
 
     # ── DDL ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def add_column(self, table: str, column: str, type_sql: str, default: str | None) -> str:
-        """Add a nullable column, or a NOT NULL one with the default that fills existing rows."""
+    def storage(self, columns: Sequence[str], partition_by: Sequence[str], *, changes_rows: bool) -> str:
+        """What follows the columns in CREATE TABLE; `changes_rows` says that loads will do more than add rows."""
+        return ""
+
+    def add_column(self, table: str, column: str, type_sql: str, default: str | None) -> str | None:
+        """Add a nullable column, or a NOT NULL one with the default that fills existing rows; None if it cannot."""
         tail = f" NOT NULL DEFAULT {default}" if default is not None else ""
         return f"ALTER TABLE {table} ADD COLUMN {self.quote(column)} {type_sql}{tail}"
 

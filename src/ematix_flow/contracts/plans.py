@@ -14,8 +14,13 @@ from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import ConnectionRef, TargetSpec
 
 Counter = Literal["inserted", "updated", "closed", "deleted"]
-RouteEngine = Literal["pushdown", "spark"]
-PATH_OF: dict[RouteEngine, str] = {"pushdown": "same_db", "spark": "cross_db"}
+RouteEngine = Literal["pushdown", "memory", "spark", "native"]
+PATH_OF: dict[RouteEngine, str] = {
+    "pushdown": "same_db",
+    "memory": "cross_db",
+    "spark": "cross_db",
+    "native": "cross_db",
+}
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,20 @@ class Lane:
 
 
 @dataclass(frozen=True)
+class ChangeSet:
+    """A load into a table whose every statement is a commit: what changes, worked out first, then applied by one.
+
+    `query` gives the rows that differ, each with what is to be done about it; `counts` sums them up as (all, inserted,
+    updated, closed, deleted). `apply` does it; `insert` does the same when there is nothing but new rows.
+    """
+
+    query: Statement
+    counts: str
+    apply: Statement
+    insert: Statement
+
+
+@dataclass(frozen=True)
 class SourceQuery:
     """Where rows come from, in the source's own words. Exactly one of `sql`, `table` and `frame` is set.
 
@@ -162,6 +181,7 @@ class BatchPlan:
     checks: tuple[Check, ...]
     statements: tuple[Statement, ...]
     watermark: WatermarkRule | None
+    changes: ChangeSet | None = None
     lane: Lane = Lane()
     keys: tuple[str, ...] = ()
     keys_reason: str = ""
@@ -196,10 +216,13 @@ class AppliedRun:
 
 @dataclass(frozen=True)
 class Landed:
-    """Rows brought beside the target by an engine. `verified` says that values were checked on the way."""
+    """Rows brought beside the target by an engine. `verified` says that values were checked on the way.
+
+    `rows` is None where they are counted as they settle.
+    """
 
     handle: Any
-    rows: int
+    rows: int | None
     watermark: str | None = None
     verified: bool = True
 
@@ -259,6 +282,7 @@ class RunResult(Mapping[str, Any]):
 __all__ = [
     "AppliedRun",
     "BatchPlan",
+    "ChangeSet",
     "Check",
     "DdlPlan",
     "Landed",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ematix_flow.declare.pipeline import Mover
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class SparkSettings:
         remote: A Spark Connect address such as `sc://host:15002`; it wins over `master`.
         conf: Plain Spark settings. They win over ours, except that list-valued ones are merged.
         driver_memory: Heap of the driver, such as `4g`.
+        engine: `native` runs the same PySpark code on Sail in this process, without a JVM; `master` and `remote` then
+            mean nothing.
         short_job: Trade peak speed for a quicker start; right for jobs of a few seconds.
     """
 
@@ -43,4 +49,5 @@ class SparkSettings:
     remote: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     driver_memory: str | None = None
+    engine: Mover = "spark"
     short_job: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 from ematix_flow.declare import registry
@@ -18,10 +18,10 @@ from ematix_flow.declare.connection_base import (
     Connection as Connection,
     DatabaseFileConnection,
     FolderConnection,
+    HoldsFiles,
     ServerUrlConnection,
     field_hint,
 )
-from ematix_flow.declare.fileformats import FILE_FORMATS
 from ematix_flow.declare.redaction import REDACTED, display_url, is_secret_field, redact_url, scrub
 from ematix_flow.declare.server_address import server_address, url_scheme
 from ematix_flow.errors import (
@@ -44,14 +44,6 @@ DSN_FORMS = (
     "duckdb:////absolute.db",
     ":memory:",
 )
-
-
-def _check_format(connection: ObjectStoreLocalConnection | ObjectStoreS3Connection) -> None:
-    if "${" not in connection.format and connection.format not in FILE_FORMATS:
-        connection.refuse(
-            f"format '{connection.format}' is unknown; known are {listed(FILE_FORMATS)}",
-            fix=closest(connection.format, FILE_FORMATS),
-        )
 
 
 # ── databases ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,21 +116,20 @@ class DeltaS3Connection(Connection):
 
 
 @dataclass(frozen=True, repr=False)
-class ObjectStoreLocalConnection(FolderConnection):
-    """Files of one format below a folder of this machine."""
+class ObjectStoreLocalConnection(HoldsFiles, FolderConnection):
+    """Files of one format below a folder of this machine; the options say how files of others are to be read."""
 
     kind: ClassVar[str] = "object_store_local"
     required: ClassVar[tuple[str, ...]] = ("path", "format")
     path: str = ""
     format: str = ""
-
-    def _check_together(self) -> None:
-        _check_format(self)
+    csv_read_options: Mapping[str, Any] | None = None
+    json_read_options: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, repr=False)
-class ObjectStoreS3Connection(Connection):
-    """Files of one format in a bucket of S3 or of a store that speaks its protocol."""
+class ObjectStoreS3Connection(HoldsFiles, Connection):
+    """Files of one format in a bucket of S3 or of a store that speaks its protocol; options as for local files."""
 
     kind: ClassVar[str] = "object_store_s3"
     required: ClassVar[tuple[str, ...]] = (
@@ -155,9 +146,8 @@ class ObjectStoreS3Connection(Connection):
     access_key_id: str = ""
     secret_access_key: str = ""
     format: str = ""
-
-    def _check_together(self) -> None:
-        _check_format(self)
+    csv_read_options: Mapping[str, Any] | None = None
+    json_read_options: Mapping[str, Any] | None = None
 
 
 # ── logs, queues and their registries ────────────────────────────────────────────────────────────────────────────────

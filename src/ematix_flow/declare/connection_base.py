@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 from urllib.parse import quote
 
+from ematix_flow.declare.fileformats import FILE_FORMATS
 from ematix_flow.declare.redaction import (
     REDACTED,
     STARS,
@@ -27,8 +28,18 @@ from ematix_flow.errors import InvalidConnection, closest, listed
 
 MEMORY = ":memory:"
 
+OPTION_FIELDS = ("csv_read_options", "json_read_options")
+"""Fields that are a table of settings of their own."""
+
 _memory_numbers = itertools.count(1)
 _Self = TypeVar("_Self", bound="Connection")
+
+
+class Options(dict[str, object]):
+    """The settings in one field; never changed, so that a connection can be compared and kept in a set."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,6 +148,10 @@ class Connection:
 
     def _fitted(self, field: dataclasses.Field[object], value: object) -> object:
         """The value in its field's type; text is read as a number or a truth where one belongs."""
+        if value is not None and field.name in OPTION_FIELDS:
+            if not isinstance(value, Mapping):
+                self.refuse(f"{field.name} must be a table of settings, not {type(value).__name__}")
+            return Options({str(name): setting for name, setting in value.items()})
         if value is None or isinstance(value, str) and "${" in value:
             return value
         if isinstance(field.default, bool):
@@ -261,6 +276,26 @@ class FolderConnection(Connection):
 
     def identity(self) -> str:
         return f"{self.kind}:{os.path.realpath(self.path)}"
+
+
+class HoldsFiles(Connection):
+    """Shared by kinds whose tables are files of one format; the options say how files of others are to be read."""
+
+    format: str
+    csv_read_options: Mapping[str, Any] | None
+    json_read_options: Mapping[str, Any] | None
+
+    def identity(self) -> str:
+        # The same folder read in two ways is two sources.
+        said = (("format", self.format), ("csv", self.csv_read_options), ("json", self.json_read_options))
+        return " ".join([super().identity(), *(f"{name}={value}" for name, value in said if value)])
+
+    def _check_together(self) -> None:
+        if "${" not in self.format and self.format not in FILE_FORMATS:
+            self.refuse(
+                f"format '{self.format}' is unknown; known are {listed(FILE_FORMATS)}",
+                fix=closest(self.format, FILE_FORMATS),
+            )
 
 
 def field_hint(name: str, known: list[str]) -> str:

@@ -18,6 +18,8 @@ from ematix_flow.declare.target import ConnectionRef, Target, TargetSpec, check_
 from ematix_flow.errors import InvalidDeclaration, UnsupportedBackend, WrongDeclarationType, closest, listed
 
 Engine = Literal["auto", "pushdown", "spark", "native"]
+Mover = Literal["spark", "native"]
+"""What moves rows that are not pushed down: Spark on a JVM, or the native engine in this process."""
 OnDrift = Literal["evolve", "warn", "error"]
 DEFAULT_CONNECTION = "default"
 _FORCED_PATHS: dict[str, Engine] = {"same_db": "pushdown", "cross_db": "spark"}
@@ -50,6 +52,7 @@ class PipelineSpec:
     source_table: str | None = None
     on_drift: OnDrift = "evolve"
     engine: Engine = "auto"
+    mover: Mover = "spark"
     continue_on_target_failure: bool = False
     transforms_pre: tuple[RowStep, ...] = ()
     transforms_post: tuple[PostStep, ...] = ()
@@ -135,6 +138,11 @@ def checked_engine(engine: object, force_path: str | None = None) -> Engine:
         raise InvalidDeclaration(f"force_path must be 'same_db' or 'cross_db', not {force_path!r}.")
     if engine == "datafusion":
         engine = "auto"
+    if engine == "distributed":
+        raise InvalidDeclaration(
+            "engine='distributed' is a setting of the project: where rows are moved is not written into a pipeline.",
+            fix='engine="spark" here, and [spark] master = "spark://…" or remote = "sc://…" in .ematix-flow.toml',
+        )
     if engine not in _ENGINES:
         raise InvalidDeclaration(
             f"engine must be one of {listed(_ENGINES)}, not {engine!r}.", fix=closest(str(engine), _ENGINES)

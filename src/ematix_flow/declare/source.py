@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from ematix_flow.declare.connection import Connection
@@ -26,6 +27,8 @@ class BatchSource:
     schema: str | None = None
     table: str | None = None
     columns: tuple[str, ...] | None = None
+    version: int | None = None
+    timestamp: datetime | str | None = None
 
     def __post_init__(self) -> None:
         if self.connection is None or self.connection == "":
@@ -43,11 +46,37 @@ class BatchSource:
                 raise WrongDeclarationType(f"Source: {part} must be text, not {type(value).__name__}.")
             if not value.strip():
                 raise InvalidDeclaration(f"Source: {part} is empty.")
+        if self.version is not None or self.timestamp is not None:
+            object.__setattr__(self, "timestamp", self._moment())
         object.__setattr__(self, "columns", _column_names(self.columns, has_table=self.table is not None))
+
+    def _moment(self) -> str | None:
+        """The time asked for, as text; refuses what no version of a table can be found by."""
+        if self.table is None:
+            raise InvalidDeclaration(
+                "Source: version= and timestamp= need a table.", fix="write VERSION AS OF in the query"
+            )
+        if self.version is not None and self.timestamp is not None:
+            raise InvalidDeclaration("Source: version= and timestamp= are two ways to say the same; give one.")
+        if self.version is not None and (
+            not isinstance(self.version, int) or isinstance(self.version, bool) or self.version < 0
+        ):
+            raise InvalidDeclaration("Source: version= takes a whole number, zero or more.")
+        if self.timestamp is None:
+            return None
+        try:
+            when = self.timestamp if isinstance(self.timestamp, datetime) else datetime.fromisoformat(self.timestamp)
+        except (TypeError, ValueError):
+            raise InvalidDeclaration(
+                "Source: timestamp= takes a datetime, or a text like '2026-03-01 12:00:00'."
+            ) from None
+        return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).astimezone(timezone.utc).isoformat(" ")
 
     def __repr__(self) -> str:
         connection = redact_url(self.connection) if isinstance(self.connection, str) else self.connection
-        parts = [(name, getattr(self, name)) for name in ("query", "schema", "table", "columns")]
+        parts = [
+            (name, getattr(self, name)) for name in ("query", "schema", "table", "columns", "version", "timestamp")
+        ]
         shown = [f"connection={connection!r}", *(f"{name}={value!r}" for name, value in parts if value is not None)]
         return f"Source({', '.join(shown)})"
 

@@ -97,7 +97,10 @@ class BrokerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSpec:
-    """One table to load and how: every option checked, synonyms resolved."""
+    """One table to load and how: every option checked, synonyms resolved.
+
+    `stamped` says that rows carry the run that wrote them; without it the table has the declared columns and no more.
+    """
 
     table: TableSpec
     connection: ConnectionRef
@@ -113,6 +116,7 @@ class TargetSpec:
     late_arrivals: LateArrivals = "splice"
     exact_history: bool = False
     allow_empty_source: bool = False
+    stamped: bool = True
     files: FileOptions = FileOptions()
     broker: BrokerOptions = BrokerOptions()
 

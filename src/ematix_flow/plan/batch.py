@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ematix_flow.contracts.dialect import Dialect
 from ematix_flow.contracts.plans import (
     BatchPlan,
+    ChangeSet,
     Check,
     DdlPlan,
     Lane,
@@ -26,12 +27,13 @@ from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import Mode, TargetSpec
 from ematix_flow.errors import InvalidPlan, MissingSourceColumn, UnsupportedMode, closest, listed
-from ematix_flow.plan.ddl import create_statements, plan_ddl
+from ematix_flow.plan.changes import change_set
+from ematix_flow.plan.ddl import companion_statements, plan_ddl
 from ematix_flow.plan.expressions import ColumnExpr, NotPushable, compile_column, step_sql
 from ematix_flow.plan.file_drift import plan_file_drift
 from ematix_flow.plan.history import events_table
 from ematix_flow.plan.lanes import choose_lane
-from ematix_flow.plan.physical import events_columns
+from ematix_flow.plan.native import against_native
 from ematix_flow.plan.route import choose_route
 from ematix_flow.plan.strategies import Load, landed_profile, mode_checks, mode_statements
 
@@ -46,6 +48,8 @@ class SourceSide:
     dialect: Dialect | None = None
     shapes: tuple[ColumnShape, ...] | None = None
     user_sql_types: Mapping[str, ColumnType | None] = field(default_factory=dict)
+    kind: str = ""
+    file_format: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class TargetSide:
     live: TableShape | None = None
     live_events: TableShape | None = None
     is_same_place: bool = False
+    file_format: str | None = None
 
 
 def plan_load(
@@ -87,7 +92,8 @@ def plan_load(
     _require_columns(target, columns, source)
     projection = _Projection(target, columns, source, query)
     landing, obstacles = _pushed_down(spec, projection, sink, watermark)
-    route = choose_route(spec.engine, obstacles)
+    ends = ((source.kind, source.file_format), (sink.kind, sink.file_format))
+    route = choose_route(spec.engine, obstacles, mover=spec.mover, against_native=against_native(*ends))
     reading = None if route.engine == "pushdown" else _reading(spec, projection, watermark)
     keys, keys_reason = target.resolved_keys() if target.is_merge or target.is_versioned else ((), "")
     compare, compare_reason = target.resolved_compare_columns() if keys else ((), "")
@@ -95,10 +101,12 @@ def plan_load(
     checks: tuple[Check, ...] = ()
     statements: tuple[Statement, ...] = ()
     lane = Lane()
+    changes: ChangeSet | None = None
     if sink.dialect is not None:
         load = Load(sink.dialect, target, sink.table, columns, stamp)
         profile, checks = landed_profile(load, watermark), mode_checks(load)
         statements = mode_statements(load)
+        changes = change_set(load) if sink.dialect.commits_each_statement else None
         lane = choose_lane(load, sink.live, ddl, route, landing if route.engine == "pushdown" else None, watermark)
     return BatchPlan(
         pipeline=spec.history_name(target),
@@ -113,6 +121,7 @@ def plan_load(
         checks=checks,
         statements=statements,
         watermark=watermark,
+        changes=changes,
         lane=lane,
         keys=keys,
         keys_reason=keys_reason,
@@ -134,12 +143,13 @@ def _ddl(spec: PipelineSpec, target: TargetSpec, sink: TargetSide) -> DdlPlan:
     if sink.dialect is None:
         return plan_file_drift(target, sink.table, sink.live, spec.on_drift)
     plan = plan_ddl(sink.dialect, target, sink.table, sink.live, spec.on_drift)
-    if not target.exact_history or sink.live_events is not None:
+    if not target.exact_history:
         return plan
-    companion = create_statements(
-        sink.dialect, events_table(sink.table), events_columns(target), (*target.resolved_keys()[0], "event_at"), ()
+    companion = companion_statements(
+        sink.dialect, target, events_table(sink.table), sink.live_events, plan.missing_columns
     )
-    return DdlPlan(plan.action, (*plan.statements, *companion), plan.differences, plan.missing_columns)
+    action = "evolve" if companion and plan.action == "match" else plan.action
+    return DdlPlan(action, (*plan.statements, *companion), plan.differences, plan.missing_columns)
 
 
 def describable(query: SourceQuery, target: TargetSpec | None, dialect: Dialect) -> str:
@@ -260,6 +270,8 @@ def _pushed_down(
         return None, ["the source is a DataFrame"]
     if sink.dialect is None:
         return None, [f"{sink.kind} targets are written by Spark"]
+    if not sink.dialect.has_engine:
+        return None, [f"{sink.kind} tables are written by Spark"]
     if source.dialect is None:
         return None, ["the source is not a database"]
     if not sink.is_same_place:

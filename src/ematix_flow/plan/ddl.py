@@ -23,7 +23,7 @@ from ematix_flow.declare.pipeline import OnDrift
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import STAMP_COLUMNS, TargetSpec
 from ematix_flow.errors import IncompatibleSchema
-from ematix_flow.plan.physical import physical_columns, physical_primary_key, physical_unique
+from ematix_flow.plan.physical import events_columns, physical_columns, physical_primary_key, physical_unique
 
 _WHOLE = (SmallInt, Integer, BigInt)
 
@@ -54,7 +54,10 @@ def plan_ddl(
     columns, primary_key = physical_columns(target), physical_primary_key(target)
     unique = physical_unique(target)
     if live is None:
-        return DdlPlan("create", create_statements(dialect, table, columns, primary_key, unique))
+        changes_rows = target.is_merge or target.is_versioned
+        names = [column.name for column in columns]
+        storage = dialect.storage(names, target.files.partition_by or (), changes_rows=changes_rows)
+        return DdlPlan("create", create_statements(dialect, table, columns, primary_key, unique, storage))
     found = differences(dialect, table, columns, primary_key, unique, live)
     texts = tuple(difference.text for difference in found)
     if not found:
@@ -66,6 +69,27 @@ def plan_ddl(
         missing = tuple(difference.missing_column for difference in found if difference.missing_column is not None)
         return DdlPlan("warn", (), texts, missing)
     raise schema_drift(table, [d.text for d in found if on_drift == "error" or not d.can_evolve], on_drift)
+
+
+def companion_statements(
+    dialect: Dialect, target: TargetSpec, table: TableRef, live: TableShape | None, missing: Sequence[str]
+) -> tuple[Statement, ...]:
+    """What the companion table of `exact_history` needs; it is the framework's own, and follows the target's table.
+
+    `missing` are declared columns that the target's table goes without.
+
+    Raises:
+        IncompatibleSchema: somebody changed the companion in a way that cannot be mended.
+    """
+    columns = tuple(column for column in events_columns(target) if column.name not in missing)
+    primary_key = (*target.resolved_keys()[0], "event_at")
+    if live is None:
+        return create_statements(dialect, table, columns, primary_key, ())
+    found = differences(dialect, table, columns, primary_key, (), live)
+    beyond = [difference.text for difference in found if not difference.can_evolve]
+    if beyond:
+        raise schema_drift(table, beyond, "evolve")
+    return tuple(Statement(sql, why="schema change") for difference in found for sql in difference.mend)
 
 
 def schema_drift(table: TableRef, texts: Sequence[str], on_drift: OnDrift) -> IncompatibleSchema:
@@ -85,14 +109,15 @@ def create_statements(
     columns: Sequence[ColumnSpec],
     primary_key: Sequence[str],
     unique: Sequence[Sequence[str]],
+    storage: str = "",
 ) -> tuple[Statement, ...]:
     """CREATE SCHEMA where there are schemas, then CREATE TABLE."""
     parts = [f"{dialect.quote(c.name)} {dialect.type_sql(c.type)}{'' if c.nullable else ' NOT NULL'}" for c in columns]
-    if primary_key:
-        parts.append(f"PRIMARY KEY ({dialect.columns(primary_key)})")
-    parts += [f"UNIQUE ({dialect.columns(constraint)})" for constraint in unique]
+    if dialect.keeps_keys:
+        parts += [f"PRIMARY KEY ({dialect.columns(primary_key)})"] if primary_key else []
+        parts += [f"UNIQUE ({dialect.columns(constraint)})" for constraint in unique]
     make_schema = dialect.create_schema(table.schema) if table.schema else None
-    make_table = f"CREATE TABLE {dialect.table(table)} (\n  " + ",\n  ".join(parts) + "\n)"
+    make_table = f"CREATE TABLE {dialect.table(table)} (\n  " + ",\n  ".join(parts) + "\n)" + storage
     statements = [Statement(make_schema, why="create the schema")] if make_schema else []
     notes = dialect.column_notes(dialect.table(table), [(c.name, c.type) for c in columns])
     return (
@@ -129,6 +154,8 @@ def differences(
                     harmless=optional,
                 )
             )
+    if not dialect.keeps_keys:
+        return found
     if tuple(primary_key) != live.primary_key:
         stored, wanted = ", ".join(live.primary_key) or "none", ", ".join(primary_key) or "none"
         # Rows are matched by the declared keys, so a key that only one side has does no harm.
@@ -153,6 +180,11 @@ def _missing(dialect: Dialect, table: TableRef, column: ColumnSpec, live: TableS
         default = None  # rows that were there before the framework came have no load to name
     if column.nullable or column.name in STAMP_COLUMNS or default is not None or not live.has_rows:
         added = dialect.add_column(name, column.name, type_sql, default)
+        if added is None:
+            return Difference(
+                f"{text}; {dialect.name} cannot fill it in the rows that are there: declare it nullable",
+                missing_column=column.name,
+            )
         notes = dialect.column_notes(name, [(column.name, column.type)])
         return Difference(text, (added, *notes), missing_column=column.name)
     return Difference(

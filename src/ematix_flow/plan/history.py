@@ -25,7 +25,7 @@ from ematix_flow.plan.strategies import Load
 # Names inside one statement: columns, then relations. A table may be called `events` and have a column `place`; no
 # declared name begins like these. Every database takes them without quotes.
 _AT = "__flow_at"
-_RANK = "__flow_rank"
+RANK = "__flow_rank"
 _CLOSING = "__flow_closing"
 _PLACE = "__flow_place"
 _BEFORE_AT = "__flow_before_at"
@@ -42,8 +42,8 @@ def events_table(table: TableRef) -> TableRef:
 
 def event_checks(load: Load) -> tuple[Check, ...]:
     """What must hold for landed events: a time on every change, one truth per key and time; if asked, no late ones."""
-    words = _Words(load)
-    landed, table = load.landed_sql, load.table_sql
+    words = Words(load)
+    landed, table = load.landed_sql, load.stored_sql
     column = load.target.event_timestamp_column or ""
     same_as_current = (
         f"SELECT 1 FROM {table} AS t WHERE {words.match('t', 's')} "
@@ -82,12 +82,12 @@ def event_checks(load: Load) -> tuple[Check, ...]:
 
 def history_statements(load: Load) -> tuple[Statement, ...]:
     """The statements of `mode="scd2"`, in the order they must run."""
-    words = _Words(load)
+    words = Words(load)
     statements: list[Statement] = []
     if load.target.exact_history:
         statements += _remember_events(words)
     keys = [(name, load.target.table.column(name).type) for name in words.key_names]
-    made = words.dialect.create_scratch(SCRATCH, _resolved(words), keys)
+    made = words.dialect.create_scratch(SCRATCH, resolved_versions(words), keys)
     statements.append(Statement(made, why="work out the versions"))
     statements += _apply(words)
     if load.target.exact_history:
@@ -99,7 +99,7 @@ def history_statements(load: Load) -> tuple[Statement, ...]:
     return tuple(statements)
 
 
-class _Words:
+class Words:
     """The recurring phrases of these statements."""
 
     def __init__(self, load: Load) -> None:
@@ -155,15 +155,15 @@ class _Words:
         return ", ".join(f"{alias}.{quote(n)}" if n in self.key_names else "NULL" for n in self.load.names)
 
 
-def _resolved(words: _Words) -> str:
+def resolved_versions(words: Words) -> str:
     """The query for the versions of all affected keys."""
-    table, landed = words.load.table_sql, words.load.landed_sql
+    table, landed = words.load.stored_sql, words.load.landed_sql
     names = words.dialect.columns(words.load.names)
     keys = words.dialect.columns(words.key_names)
     touched = f"EXISTS (SELECT 1 FROM {landed} AS s WHERE {words.match('t', 's')})"
     timed = f" WHERE {words.at('s')} IS NOT NULL" if words.target.event_timestamp_column else ""
     incoming = (
-        f"SELECT {words.all_columns('s')}, {words.at('s')} AS {_AT}, 0 AS {_RANK}, 0 AS {_CLOSING} "
+        f"SELECT {words.all_columns('s')}, {words.at('s')} AS {_AT}, 0 AS {RANK}, 0 AS {_CLOSING} "
         f"FROM {landed} AS s{timed}"
     )
     if words.target.exact_history:
@@ -188,15 +188,15 @@ def _resolved(words: _Words) -> str:
         for index, name in enumerate(words.compared)
     )
     kept = (
-        f"SELECT {names}, {_AT}, {_RANK}, {_CLOSING} FROM {_LAGGED} WHERE "
+        f"SELECT {names}, {_AT}, {RANK}, {_CLOSING} FROM {_LAGGED} WHERE "
         f"({_CLOSING} = 1 AND {_BEFORE_CLOSING} = 0) OR "
         f"({_CLOSING} = 0 AND ({_BEFORE_AT} IS NULL OR {_BEFORE_CLOSING} = 1 OR {changed}))"
     )
     parts = [
         f"{_EVENTS} AS ({incoming} UNION ALL {known})",
-        f"{_RANKED} AS (SELECT {names}, {_AT}, {_RANK}, {_CLOSING}, row_number() OVER "
-        f"(PARTITION BY {keys}, {_AT} ORDER BY {_RANK}) AS {_PLACE} FROM {_EVENTS})",
-        f"{_LAGGED} AS (SELECT {names}, {_AT}, {_RANK}, {_CLOSING}, lag({_AT}) OVER w AS {_BEFORE_AT}, "
+        f"{_RANKED} AS (SELECT {names}, {_AT}, {RANK}, {_CLOSING}, row_number() OVER "
+        f"(PARTITION BY {keys}, {_AT} ORDER BY {RANK}) AS {_PLACE} FROM {_EVENTS})",
+        f"{_LAGGED} AS (SELECT {names}, {_AT}, {RANK}, {_CLOSING}, lag({_AT}) OVER w AS {_BEFORE_AT}, "
         f"lag({_CLOSING}) OVER w AS {_BEFORE_CLOSING}, {lagged} FROM {_RANKED} WHERE {_PLACE} = 1 "
         f"WINDOW w AS (PARTITION BY {keys} ORDER BY {_AT}))",
         f"{_KEPT} AS ({kept})",
@@ -204,20 +204,20 @@ def _resolved(words: _Words) -> str:
     last = _KEPT
     if words.target.handle_deletes == "soft" and words.target.event_timestamp_column:
         parts += [f"{_RETURNED} AS ({_returned(words)})"]
-        columns = f"{names}, {_AT}, {_RANK}, {_CLOSING}"
+        columns = f"{names}, {_AT}, {RANK}, {_CLOSING}"
         parts += [f"{_COMPLETE} AS (SELECT {columns} FROM {_KEPT} UNION ALL SELECT {columns} FROM {_RETURNED})"]
         last = _COMPLETE
     parts.append(
-        f"{_ENDED} AS (SELECT {names}, {_AT}, {_RANK}, {_CLOSING}, "
+        f"{_ENDED} AS (SELECT {names}, {_AT}, {RANK}, {_CLOSING}, "
         f"lead({_AT}) OVER (PARTITION BY {keys} ORDER BY {_AT}) AS {_ENDS} FROM {last})"
     )
     return (
-        f"WITH {', '.join(parts)} SELECT {names}, {_AT} AS {words.valid_from}, {_ENDS} AS {words.valid_to}, {_RANK} "
+        f"WITH {', '.join(parts)} SELECT {names}, {_AT} AS {words.valid_from}, {_ENDS} AS {words.valid_to}, {RANK} "
         f"FROM {_ENDED} WHERE {_CLOSING} = 0"
     )
 
 
-def _returned(words: _Words) -> str:
+def _returned(words: Words) -> str:
     """Keys that the snapshot holds although their last word is a closing: they are open again from now on."""
     names = words.dialect.columns(words.load.names)
     keys = words.dialect.columns(words.key_names)
@@ -231,12 +231,12 @@ def _returned(words: _Words) -> str:
         f"WHERE k.{_PLACE} = 1 AND k.{_CLOSING} = 1"
     )
     return (
-        f"SELECT {names}, {words.load.now_sql} AS {_AT}, 0 AS {_RANK}, 0 AS {_CLOSING} FROM ({latest}) AS s "
+        f"SELECT {names}, {words.load.now_sql} AS {_AT}, 0 AS {RANK}, 0 AS {_CLOSING} FROM ({latest}) AS s "
         f"WHERE {_PLACE} = 1 AND EXISTS (SELECT 1 FROM ({closed}) AS c WHERE {words.match('c', 's')})"
     )
 
 
-def _apply(words: _Words) -> list[Statement]:
+def _apply(words: Words) -> list[Statement]:
     """Make the stored rows of the affected keys equal to the worked-out versions, touching only what differs."""
     load, dialect = words.load, words.dialect
     quote = dialect.quote
@@ -281,7 +281,7 @@ def _apply(words: _Words) -> list[Statement]:
                 load.table_sql,
                 words.scratch,
                 [*contents, *ends, ("row_hash", words.hash_of("s")), *load.stamp_values()],
-                f"{same_version} AND s.{_RANK} = 0 AND {words.differs('t', 's')}",
+                f"{same_version} AND s.{RANK} = 0 AND {words.differs('t', 's')}",
             ),
             counts="updated",
             why="correct versions whose content arrived again, changed, for the same time",
@@ -302,7 +302,7 @@ def _apply(words: _Words) -> list[Statement]:
     ]
 
 
-def _close_absent(words: _Words) -> list[Statement]:
+def _close_absent(words: Words) -> list[Statement]:
     """`handle_deletes="soft"`: open versions of keys that the snapshot no longer holds end now."""
     load = words.load
     absent = f"NOT EXISTS (SELECT 1 FROM {load.landed_sql} AS s WHERE {words.match('t', 's')})"
@@ -311,14 +311,14 @@ def _close_absent(words: _Words) -> list[Statement]:
     return _close(words, absent, end, "close the keys that the source no longer has")
 
 
-def _close_expired(words: _Words) -> list[Statement]:
+def _close_expired(words: Words) -> list[Statement]:
     """`ttl`: current versions that began longer ago than that end now."""
     assert words.target.ttl is not None
     oldest = words.dialect.literal(words.load.stamp.now - words.target.ttl, TimestampTZ())
     return _close(words, f"t.{words.valid_from} < {oldest}", words.load.now_sql, "close versions older than the ttl")
 
 
-def _close(words: _Words, condition: str, end: str, why: str) -> list[Statement]:
+def _close(words: Words, condition: str, end: str, why: str) -> list[Statement]:
     load = words.load
     statements = []
     which = f"t.{words.is_current} = {words.true} AND {condition}"
@@ -349,10 +349,10 @@ def _close(words: _Words, condition: str, end: str, why: str) -> list[Statement]
     return statements
 
 
-def _is_closing(words: _Words, alias: str) -> str:
+def _is_closing(words: Words, alias: str) -> str:
     """True of a stored version whose end is the end of its key; asked only of keys that landed."""
     closing = (
-        f"{alias}.{words.valid_to} IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {words.load.table_sql} AS n "
+        f"{alias}.{words.valid_to} IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {words.load.stored_sql} AS n "
         f"WHERE {words.match('n', alias)} AND n.{words.valid_from} = {alias}.{words.valid_to})"
     )
     if not _is_snapshot(words):
@@ -361,12 +361,12 @@ def _is_closing(words: _Words, alias: str) -> str:
     return f"{closing} AND {alias}.{words.valid_to} < {words.load.now_sql}"
 
 
-def _is_snapshot(words: _Words) -> bool:
+def _is_snapshot(words: Words) -> bool:
     """Whether a landed row says that its key is there at the moment of the load."""
     return words.target.event_timestamp_column is None or words.target.handle_deletes == "soft"
 
 
-def _remember_events(words: _Words) -> list[Statement]:
+def _remember_events(words: Words) -> list[Statement]:
     """Put what is known of the affected keys, then the landed events, into the companion table."""
     load, dialect = words.load, words.dialect
     stamped = load.stamp_values()
@@ -433,7 +433,7 @@ def _remember_events(words: _Words) -> list[Statement]:
     ]
 
 
-def _remember_reopenings(words: _Words) -> Statement:
+def _remember_reopenings(words: Words) -> Statement:
     """A returned key's new version is an event of its own."""
     load = words.load
     stamped = load.stamp_values()

@@ -42,7 +42,7 @@ def _against_swapping(load: Load, live: TableShape | None, ddl: DdlPlan, route: 
     dialect = load.dialect
     if not dialect.swaps_tables:
         return f"{dialect.name} has no swapping of tables in a transaction"
-    if route.engine == "spark":
+    if route.engine != "pushdown":
         converted = [column.name for column in load.columns if not dialect.lands_as_declared(column.type)]
         if converted:
             return f"{listed(converted)} must be converted on the way in"

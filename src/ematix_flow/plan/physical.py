@@ -17,6 +17,8 @@ _STAMPS = (ColumnSpec("_loaded_at", TimestampTZ(), nullable=False), ColumnSpec("
 
 def stamps(target: TargetSpec) -> tuple[ColumnSpec, ...]:
     """The stamp columns the framework writes; a stamp that the user declares is the user's own."""
+    if not target.stamped:
+        return ()
     return tuple(column for column in _STAMPS if column.name not in target.table.column_names)
 
 

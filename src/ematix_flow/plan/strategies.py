@@ -29,6 +29,11 @@ class Load:
         return self.dialect.table(self.table)
 
     @property
+    def stored_sql(self) -> str:
+        """The rows that the target holds, as this load reads them."""
+        return self.dialect.stored(self.table, self.stamp.run_id)
+
+    @property
     def landed_sql(self) -> str:
         """The landed relation, quoted."""
         return self.dialect.relation(LANDED, self.stamp.run_id)
@@ -70,7 +75,15 @@ def mode_statements(load: Load) -> tuple[Statement, ...]:
     if load.target.mode == "append":
         return (insert_all(load),)
     if load.target.mode == "truncate":
+        if load.dialect.commits_each_statement:
+            return (overwrite_all(load),)
         return (Statement(f"DELETE FROM {load.table_sql}", why="empty the target"), insert_all(load))
+    if load.dialect.commits_each_statement:
+        from ematix_flow.plan.changes import change_set
+
+        changes = change_set(load)
+        assert changes is not None
+        return (changes.query, changes.apply)
     if load.target.is_merge:
         return _merge(load)
     from ematix_flow.plan.history import history_statements
@@ -128,6 +141,34 @@ def insert_all(load: Load, rows: str | None = None) -> Statement:
     )
 
 
+def overwrite_all(load: Load) -> Statement:
+    """Put the landed rows in the place of all that is there, in one statement."""
+    insert = insert_all(load)
+    return Statement(insert.sql.replace("INSERT INTO", "INSERT OVERWRITE", 1), "inserted", "replace the rows")
+
+
+def written_columns(load: Load) -> tuple[str, ...]:
+    """The columns that a merge writes when it updates a row."""
+    written = load.target.update_columns
+    if written is None:
+        keys, _ = load.target.resolved_keys()
+        written = tuple(name for name in load.names if name not in keys)
+    return tuple(name for name in written if name in load.names)
+
+
+def changed_condition(load: Load) -> str | None:
+    """Whether a stored row (alias t) must be updated from a landed one (alias s); None when a merge updates nothing."""
+    written = written_columns(load)
+    compared = tuple(name for name in load.target.resolved_compare_columns()[0] if name in load.names)
+    if not written or not compared:
+        return None
+    changed = load.differs("t", "s", compared)
+    if not set(compared) <= set(written):
+        # A compared column that is never written would differ for ever, and every load count an update.
+        changed += f" AND {load.differs('t', 's', written)}"
+    return changed
+
+
 def _merge(load: Load) -> tuple[Statement, ...]:
     target = load.target
     keys, _ = target.resolved_keys()
@@ -141,21 +182,13 @@ def _merge(load: Load) -> tuple[Statement, ...]:
                 why="delete the keys that the source no longer has",
             )
         )
-    written = target.update_columns
-    if written is None:
-        written = tuple(name for name in load.names if name not in keys)
-    written = tuple(name for name in written if name in load.names)
-    compared = tuple(name for name in target.resolved_compare_columns()[0] if name in load.names)
-    if written and compared:
+    changed = changed_condition(load)
+    if changed is not None:
         quote = load.dialect.quote
-        changes = [(name, f"s.{quote(name)}") for name in written] + load.stamp_values()
-        changed = f"{match} AND {load.differs('t', 's', compared)}"
-        if not set(compared) <= set(written):
-            # A compared column that is never written would differ for ever, and every load count an update.
-            changed += f" AND {load.differs('t', 's', written)}"
+        changes = [(name, f"s.{quote(name)}") for name in written_columns(load)] + load.stamp_values()
         statements.append(
             Statement(
-                load.dialect.update_from(load.table_sql, load.landed_sql, changes, changed),
+                load.dialect.update_from(load.table_sql, load.landed_sql, changes, f"{match} AND {changed}"),
                 counts="updated",
                 why="update the rows whose compared columns differ",
             )

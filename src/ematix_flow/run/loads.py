@@ -27,6 +27,7 @@ from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import FlowError, MissingDriver, UnsupportedBackend
 from ematix_flow.plan.batch import SourceSide, plan_load
 from ematix_flow.plan.words import plan_words, report_words
+from ematix_flow.run.in_memory import load_from_memory, with_frame_at_hand
 from ematix_flow.run.places import Places
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ def load_target(
         stamp = Stamp(run.run_id, _after(run.settled_at))
         source = places.source_side(query, target)
         plan = plan_load(spec, target, source, places.target_side(target), stamp=stamp, stored_mark=run.watermark)
+        if sharing is None:
+            plan = with_frame_at_hand(spec, plan, places.target)
         if plan.ddl.action == "warn":
             for difference in plan.ddl.differences:
                 log.warning("%s: schema drift: %s", target.table, difference)
@@ -136,6 +139,9 @@ def walk(
         report = places.target.settle(plan, run, stamp, None, dry_run=dry_run)
         observer.step("settle", "succeeded", report_words(report, plan), (time.perf_counter() - began) * 1000)
         return report
+    if plan.route.engine == "memory":
+        assert isinstance(places.target, Settles)
+        return load_from_memory(plan, places.target, run, stamp, observer, dry_run=dry_run)
     if not isinstance(places.target, Settles | WritesFrames):
         raise UnsupportedBackend(f"{places.target_connection.connection.kind} cannot be a target.")
     try:

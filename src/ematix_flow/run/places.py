@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.catalog import open_backend
 from ematix_flow.config.resolve import ResolvedConnection, resolve
-from ematix_flow.contracts.backend import Backend, KeepsBooks, Settles, SpeaksSql
+from ematix_flow.config.spark_place import spark_settings
+from ematix_flow.contracts.backend import Backend, KeepsBooks, RunsOnSpark, Settles, SpeaksSql
 from ematix_flow.contracts.plans import SourceQuery
+from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import UnsupportedBackend
 from ematix_flow.plan.batch import SourceSide, TargetSide, describable, user_sql_probe
 from ematix_flow.plan.history import events_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,13 @@ class Places:
                 fix="name another source with source_connection=",
             )
         if query.frame is not None or not isinstance(self.source, SpeaksSql):
-            return SourceSide(query)
+            if query.frame is not None:
+                return SourceSide(query)
+            kind = self.source_connection.connection.kind
+            return SourceSide(query, kind=kind, file_format=getattr(self.source, "file_format", None))
         dialect = self.source.dialect
-        side = SourceSide(query, dialect, self.source.describe_query(describable(query, target, dialect)))
+        shapes = self.source.describe_query(describable(query, target, dialect))
+        side = SourceSide(query, dialect, shapes, kind=self.source_connection.connection.kind)
         probe = user_sql_probe(target, side) if target is not None else None
         if probe is None:
             return side
@@ -75,6 +84,7 @@ class Places:
             live=live,
             live_events=self.target.describe(events_table(self.table)) if with_events else None,
             is_same_place=self.is_same_place,
+            file_format=getattr(self.target, "file_format", None),
         )
 
 
@@ -89,6 +99,7 @@ def opened(spec: PipelineSpec, target: TargetSpec) -> Iterator[Places]:
     same = source_connection.connection.identity() == target_connection.connection.identity()
     source = sink if same and type(source_connection.connection) is type(target_connection.connection) else None
     source = source or open_backend(source_connection.connection)
+    lend_spark(source, sink)
     try:
         yield Places(
             source_name=source_connection.connection.name,
@@ -116,10 +127,27 @@ def reading_from(places: Places, query: SourceQuery, spec: PipelineSpec) -> Iter
             yield replace(places, source_name=resolved.connection.name, source_connection=known, source=backend)
             return
     backend = open_backend(resolved.connection)
+    lend_spark(backend, places.target)
     try:
         yield replace(places, source_name=resolved.connection.name, source_connection=resolved, source=backend)
     finally:
         backend.close()
+
+
+def lend_spark(*backends: Backend) -> None:
+    """Let systems that Spark works for have the session, with what all of them need; it starts when one asks."""
+
+    def session() -> SparkSession:
+        from ematix_flow.spark.session import open_session
+
+        needs = SessionNeeds()
+        for backend in backends:
+            needs = needs | backend.needs
+        return open_session(needs, spark_settings())
+
+    for backend in backends:
+        if isinstance(backend, RunsOnSpark):
+            backend.use_spark(session)
 
 
 def connection_info(resolved: ResolvedConnection) -> dict[str, Any]:

@@ -17,20 +17,22 @@ from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import FlowError
 from ematix_flow.plan.batch import SourceSide, describable, plan_load
 from ematix_flow.plan.physical import physical_columns, physical_primary_key
+from ematix_flow.run.in_memory import with_frame_at_hand
 from ematix_flow.run.loads import new_run_id, now, walk
 from ematix_flow.run.places import Places, connection_info, opened, reading_from
 from ematix_flow.run.preview_result import PreviewResult, TargetPlan, TransformPlan, ValidateResult
+from ematix_flow.run.runner import in_this_project
 from ematix_flow.run.source_rows import source_of
 
 
 def preview(spec: PipelineSpec) -> PreviewResult:
     """What a run would do. The function gets a placeholder; a server that cannot be reached only adds a note."""
-    return _looked_at(spec, dry=False)
+    return _looked_at(in_this_project(spec), dry=False)
 
 
 def dry_run(spec: PipelineSpec) -> PreviewResult:
     """Run every target for real, count, and roll back; leaves no trace, and reports errors instead of raising."""
-    return _looked_at(spec, dry=True)
+    return _looked_at(in_this_project(spec), dry=True)
 
 
 def validate(spec: PipelineSpec) -> ValidateResult:
@@ -38,6 +40,7 @@ def validate(spec: PipelineSpec) -> ValidateResult:
     errors: list[str] = []
     notes: list[str] = []
     sql: str | None = None
+    spec = in_this_project(spec)
     for target in spec.targets:
         try:
             with ExitStack() as stack:
@@ -172,7 +175,8 @@ def _plan(
             raise
         notes.append(f"target '{places.target_connection.connection.name}': {scrub(exc.message)}")
         sink = places.target_side(target, describe=False)
-    return plan_load(spec, target, source, sink, stamp=stamp, stored_mark=mark)
+    plan = plan_load(spec, target, source, sink, stamp=stamp, stored_mark=mark)
+    return plan if spec.is_fan_out else with_frame_at_hand(spec, plan, places.target)
 
 
 def _shown(plan: BatchPlan, target: TargetSpec, resolved: ResolvedConnection) -> TargetPlan:
@@ -181,7 +185,8 @@ def _shown(plan: BatchPlan, target: TargetSpec, resolved: ResolvedConnection) ->
     if plan.landing_sql is not None:
         statements.append(f"-- landed rows\n{plan.landing_sql}")
     elif plan.reading is not None:
-        statements.append(f"-- landed rows, read by Spark\n{plan.reading.query.text}")
+        reader = {"memory": "this process", "native": "the native engine"}.get(plan.route.engine, "Spark")
+        statements.append(f"-- landed rows, read by {reader}\n{plan.reading.query.text}")
     if plan.lane.kind != "insert":
         statements.append(f"-- fast lane: {plan.lane.reason}; only if that cannot be done:")
     elif plan.lane.reason:
@@ -191,6 +196,7 @@ def _shown(plan: BatchPlan, target: TargetSpec, resolved: ResolvedConnection) ->
         schema_qualified_name=str(target.table),
         mode=target.mode,
         path=plan.route.path,
+        engine=plan.route.engine,
         path_reason=plan.route.reason,
         augmented_columns=tuple(
             {**column.to_dict(), "primary_key": column.name in primary_key} for column in physical_columns(target)

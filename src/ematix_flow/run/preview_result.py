@@ -28,6 +28,7 @@ class TargetPlan:
 
     Attributes:
         path: `same_db` or `cross_db`; `path_reason` says why.
+        engine: what moves the rows, in the word of the route; the documented data has `path` and `path_reason`.
         augmented_columns: physical columns, `{name, type: {kind, …}, nullable, primary_key}` each; those that the mode
             adds are here and not in `declared_columns`.
         plan_sql: the statements in order, or the Spark plan in words; `plan_sql_label` says which.
@@ -37,6 +38,7 @@ class TargetPlan:
     schema_qualified_name: str
     mode: str
     path: str | None = None
+    engine: str | None = None
     path_reason: str | None = None
     augmented_columns: tuple[Mapping[str, Any], ...] = ()
     declared_columns: tuple[str, ...] = ()
@@ -53,7 +55,7 @@ class TargetPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        return {name: _plain(value) for name, value in asdict(self).items() if name != "engine"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,8 @@ class PreviewResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        told = {name: _plain(value) for name, value in asdict(self).items()}
+        return {**told, "targets": [target.to_dict() for target in self.targets]}
 
     def to_json(self) -> str:
         """As one line of JSON."""

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from textwrap import dedent, indent
 from typing import Any
 
-from ematix_flow.contracts.plans import PATH_OF
 from ematix_flow.run.preview_result import PreviewResult, TargetPlan, ValidateResult
-
-_ENGINE_OF = {path: engine for engine, path in PATH_OF.items()}
 
 
 def render_text(result: PreviewResult, verbose: bool = False) -> str:
@@ -57,7 +54,7 @@ def _target(target: TargetPlan, *, verbose: bool) -> list[str]:
     place = _place(target.target_connection_name, target.target_connection_info)
     lines = [_field("target", f"{target.schema_qualified_name}  {target.mode}  on {place}")]
     if target.path:
-        route = f"{_ENGINE_OF.get(target.path, target.path)} ({target.path})"
+        route = f"{_engine(target)} ({target.path})"
         lines.append(_field("route", route + _reason(target.path_reason)))
     if target.merge_keys:
         lines.append(_field("keys", ", ".join(target.merge_keys) + _reason(target.merge_keys_reason)))
@@ -69,10 +66,14 @@ def _target(target: TargetPlan, *, verbose: bool) -> list[str]:
     return lines
 
 
+def _engine(target: TargetPlan) -> str:
+    return target.engine or {"same_db": "pushdown", "cross_db": "spark"}.get(target.path or "", target.path or "")
+
+
 def _compact(target: TargetPlan) -> str:
     words = [target.schema_qualified_name, target.mode]
     if target.path:
-        words.append(_ENGINE_OF.get(target.path, target.path) + _reason(target.path_reason))
+        words.append(_engine(target) + _reason(target.path_reason))
     if target.merge_keys:
         words.append(f"keys {', '.join(target.merge_keys)}{_reason(target.merge_keys_reason)}")
     if target.dry_run_error is not None:

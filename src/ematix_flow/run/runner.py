@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ematix_flow.config.project import project_settings
+from ematix_flow.config.project import PROJECT_FILE, project_settings
+from ematix_flow.config.spark_place import spark_settings
 from ematix_flow.contracts.plans import SourceQuery
 from ematix_flow.contracts.runtime import RunObserver, SilentObserver, StepStatus
 from ematix_flow.declare.pipeline import PipelineSpec, checked_engine
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import FlowError, InvalidConfig
 from ematix_flow.run.fanout import FanOut, StagesOfTargets
 from ematix_flow.run.loads import load_target, new_run_id, warn_about_keys
 from ematix_flow.run.places import opened, reading_from
@@ -66,9 +67,19 @@ def in_this_project(spec: PipelineSpec) -> PipelineSpec:
     """The pipeline with what the project's file says for all of them; what a pipeline says itself wins."""
     if spec.engine != "auto":
         return spec
-    settings = project_settings()
-    engine = "spark" if settings.engine == "auto" and not settings.pushdown else settings.engine
-    return spec if engine == "auto" else replace(spec, engine=checked_engine(engine))
+    settings, spark = project_settings(), spark_settings()
+    engine = settings.engine
+    if engine == "distributed":
+        if not spark.remote and (spark.master or "local").startswith("local"):
+            raise InvalidConfig(
+                'engine = "distributed" needs a cluster, and none is named.',
+                where=f"./{PROJECT_FILE}",
+                fix='[spark] master = "spark://host:7077" or remote = "sc://host:15002"; or remove engine',
+            )
+        engine = "spark"
+    if engine in ("auto", "datafusion") and not settings.pushdown:
+        engine = spark.engine
+    return replace(spec, engine=checked_engine(engine), mover=spark.engine)
 
 
 def _run_one(

@@ -66,7 +66,7 @@ class Sharing:
                 found = self._planned(target)
             except FlowError:
                 continue
-            if found[0].plan.route.engine == "spark":
+            if found[0].plan.route.engine in ("spark", "native"):
                 yield found
 
     def _planned(self, target: TargetSpec) -> tuple[Member, SessionNeeds]:

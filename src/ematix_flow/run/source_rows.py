@@ -7,10 +7,12 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from ematix_flow.config.handles import ConnectionHandle
+from ematix_flow.backends.frames import is_in_memory, is_spark
+from ematix_flow.config.handles import ConnectionHandle, FrameMethods
 from ematix_flow.config.resolve import ResolvedConnection
-from ematix_flow.contracts.backend import SpeaksSql
+from ematix_flow.contracts.backend import RunsOnSpark, SpeaksSql
 from ematix_flow.contracts.plans import SourceQuery
+from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.source import BatchSource
 from ematix_flow.declare.target import ConnectionRef
@@ -18,7 +20,7 @@ from ematix_flow.errors import FlowError, InvalidSource, StepFailed, WrongSource
 from ematix_flow.run.places import Places, reading_from
 
 
-class LazyHandle:
+class LazyHandle(FrameMethods):
     """A connection handle that connects on first use; most functions never touch it."""
 
     def __init__(self, resolved: ResolvedConnection) -> None:
@@ -31,6 +33,11 @@ class LazyHandle:
         if self._handle is None:
             self._handle = ConnectionHandle(self.resolved)
         return getattr(self._handle, name)
+
+    @property
+    def connection(self) -> Connection:
+        """The connection as it was resolved; asking for it opens nothing."""
+        return self.resolved.connection
 
     def __repr__(self) -> str:
         return f"<connection '{self.resolved.connection.name}'>"
@@ -94,7 +101,7 @@ def understood(spec: PipelineSpec, given: Any, places: Places) -> SourceQuery | 
         return SourceQuery(table=places.source.table_ref(schema, table))
     if isinstance(given, BatchSource):
         return _batch_source(spec, given, places)
-    if type(given).__module__.split(".")[0] in ("pyspark", "pandas", "polars", "pyarrow"):
+    if is_in_memory(given) or is_spark(given):
         return SourceQuery(frame=given)
     raise WrongSourceType(
         f"Pipeline '{spec.name}' returned {type(given).__name__}.",
@@ -114,6 +121,8 @@ def _batch_source(spec: PipelineSpec, given: BatchSource, places: Places) -> Sou
     assert given.schema is not None and given.table is not None
     with reading_from(places, SourceQuery(connection=connection), spec) as there:
         table = there.source.table_ref(given.schema, given.table)
+        if given.version is not None or given.timestamp is not None:
+            return SourceQuery(sql=_at_a_moment(spec, given, there), connection=connection)
         if not given.columns:
             return SourceQuery(table=table, connection=connection)
         if not isinstance(there.source, SpeaksSql):
@@ -123,12 +132,26 @@ def _batch_source(spec: PipelineSpec, given: BatchSource, places: Places) -> Sou
         return SourceQuery(sql=sql, connection=connection)
 
 
+def _at_a_moment(spec: PipelineSpec, given: BatchSource, there: Places) -> str:
+    """A lake table as it was, in Spark's words."""
+    if not isinstance(there.source, RunsOnSpark):
+        raise InvalidSource(
+            f"Pipeline '{spec.name}': version= and timestamp= of a Source need a lake table.",
+            fix=f"leave them out: tables of {there.source_connection.connection.kind} have no versions",
+        )
+    quoted = [
+        f"`{name.replace('`', '``')}`" for name in (given.schema or "", given.table or "", *(given.columns or ()))
+    ]
+    moment = f"VERSION AS OF {given.version}" if given.version is not None else f"TIMESTAMP AS OF '{given.timestamp}'"
+    return f"SELECT {', '.join(quoted[2:]) or '*'} FROM {quoted[0]}.{quoted[1]} {moment}"
+
+
 def _named_by(given: BatchSource) -> ConnectionRef:
     """The connection a `Source` names: by name, as an instance, or as a handle."""
     there = given.connection
-    if isinstance(there, LazyHandle | Placeholder):
+    if isinstance(there, Placeholder):
         return there.resolved.connection
-    return there.connection if isinstance(there, ConnectionHandle) else there
+    return there.connection if isinstance(there, FrameMethods) else there
 
 
 def _called(spec: PipelineSpec, handles: list[Any]) -> Any:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, functions as F
 
-from ematix_flow.config.project import project_settings
-from ematix_flow.contracts.backend import Backend, Settles, WritesFrames
+from ematix_flow.config.spark_place import spark_settings
+from ematix_flow.contracts.backend import Backend, Settles, SpeaksSql, WritesFrames
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, Stamp, WatermarkRule
 from ematix_flow.contracts.runtime import RunObserver
-from ematix_flow.contracts.session import SessionNeeds
+from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.table import ColumnSpec
-from ematix_flow.errors import FlowError, MissingSourceColumn, closest, counted, listed
+from ematix_flow.errors import FlowError, MissingSourceColumn, RouteImpossible, closest, counted, listed
 from ematix_flow.plan.physical import stamps
 from ematix_flow.plan.words import report_words
 from ematix_flow.spark import failures
 from ematix_flow.spark.expressions import apply_step, column_of, compile_column
 from ematix_flow.spark.fitting import failing, fit_column, typed_column
 from ematix_flow.spark.kept_rows import KeptRows, source_rows
-from ematix_flow.spark.session import open_session
+from ematix_flow.spark.reach import is_this_machine, shown
+from ematix_flow.spark.session import open_session, use_session
 from ematix_flow.spark.types import to_spark_type
+
+log = logging.getLogger(__name__)
+
+_FILES_OF_THIS_MACHINE = ("sqlite", "duckdb", "object_store_local", "delta_local")
 
 
 def run_on_spark(
@@ -45,11 +52,24 @@ def run_on_spark(
 
     `kept` holds the rows of this and of other targets; the source is then read only if nobody has done so yet.
     """
-    with _explained(), ExitStack() as reading:
-        observer.step("spark", "running")
+    with explained(), ExitStack() as reading:
+        engine = "native" if plan.route.engine == "native" else "spark"
+        observer.step(engine, "running")
         began = time.perf_counter()
-        spark = open_session(_needs(source, target, *([kept] if kept else [])), project_settings().spark)
-        observer.step("spark", "succeeded", "", (time.perf_counter() - began) * 1000)
+        needs = _needs(source, target, *([kept] if kept else []))
+        given = plan.reading.query.frame if plan.reading is not None else None
+        if isinstance(given, DataFrame):  # it lives in a session, and only there
+            spark = use_session(given.sparkSession, needs)
+        else:
+            settings = _settings(plan)
+            if settings.engine == "native" and _holds_user_sql(plan, source):
+                log.warning(
+                    "%s: SQL of yours runs on the native engine, which may differ from Spark (docs/engines.md)",
+                    plan.pipeline,
+                )
+            _refuse_files_out_of_reach(settings, source, target)
+            spark = open_session(needs, settings)
+        observer.step(engine, "succeeded", "", (time.perf_counter() - began) * 1000)
         if kept is not None:
             frame, plan = kept.share(spark, source, plan, observer)
         else:
@@ -77,7 +97,8 @@ def _land_and_settle(
         landed = target.stage(shaped, plan, staging_run)
     reached("staged")
     try:
-        observer.step("stage", "succeeded", counted(landed.rows, "row"), (time.perf_counter() - began) * 1000)
+        said = "" if landed.rows is None else counted(landed.rows, "row")
+        observer.step("stage", "succeeded", said, (time.perf_counter() - began) * 1000)
         observer.step("settle", "running")
         began = time.perf_counter()
         report = target.settle(plan, run, stamp, landed, dry_run=dry_run)
@@ -158,6 +179,38 @@ def _require_columns(frame: DataFrame, plan: BatchPlan, reading: Reading) -> Non
             )
 
 
+def _settings(plan: BatchPlan) -> SparkSettings:
+    """The project's settings, with the engine that the plan's route names."""
+    assert plan.route.engine != "pushdown" and plan.route.engine != "memory"
+    return replace(spark_settings(), engine=plan.route.engine)
+
+
+def _holds_user_sql(plan: BatchPlan, source: Backend) -> bool:
+    """Whether the user's own Spark SQL is among what is left for the engine."""
+    reading = plan.reading
+    if reading is None:
+        return False
+    markers = (marker for chain in reading.pending.values() for marker in chain)
+    over_files = (
+        reading.query.sql is not None and not isinstance(source, SpeaksSql) and " " in reading.query.sql.strip()
+    )
+    own_steps = any(step.is_user_sql for step in reading.steps)
+    return over_files or own_steps or any(marker.kind in ("sql", "derive") for marker in markers)
+
+
+def _refuse_files_out_of_reach(settings: SparkSettings, *backends: Any) -> None:
+    """A server on another machine cannot see files of this one, nor the spool beside a database that is a file."""
+    if settings.engine == "native" or not settings.remote or is_this_machine(settings.remote):
+        return
+    for backend in backends:
+        if backend.connection.kind in _FILES_OF_THIS_MACHINE:
+            raise RouteImpossible(
+                f"'{backend.connection.name}' ({backend.connection.kind}) is on the disk of this machine, which the "
+                f"Spark Connect server at {shown(settings.remote)} cannot see.",
+                fix="run it where the files are: without a remote, or with engine='native'",
+            )
+
+
 def _needs(*backends: Any) -> SessionNeeds:
     needs = SessionNeeds()
     for backend in backends:
@@ -166,7 +219,7 @@ def _needs(*backends: Any) -> SessionNeeds:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Spark's errors as ours; everything else passes."""
     try:
         yield

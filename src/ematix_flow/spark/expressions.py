@@ -24,7 +24,16 @@ from ematix_flow.declare.steps import DeduplicateBy, FilterWhere, Limit, OrderTe
 from ematix_flow.declare.timeformats import TimeFormat
 from ematix_flow.declare.values import Unfit, instant_text, wall_text
 from ematix_flow.errors import InvalidPlan
-from ematix_flow.spark.fitting import failing, fit_column as fit_column, integral
+from ematix_flow.spark import native
+from ematix_flow.spark.fitting import (
+    decimal_of,
+    failing,
+    fit_column as fit_column,
+    integral,
+    or_failing,
+    refuse_text_of_floats,
+)
+from ematix_flow.spark.native_forms import group, replacement_text, rounded_double, truncated_date, truncated_time
 from ematix_flow.spark.types import from_spark_type, to_spark_type
 
 _STRING = t.StringType()
@@ -122,15 +131,17 @@ def _applied(marker: n.Normalizer, value: _Value, name: str) -> _Value:
     raise InvalidPlan(f"Spark does not know the marker {marker!r}.")
 
 
-def _text(value: _Value) -> Column:
+def _text(value: _Value, name: str) -> Column:
     """The value as text; nested values as JSON."""
     if isinstance(value.type, t.StringType):
         return value.column
+    if isinstance(value.type, t.FloatType | t.DoubleType):
+        refuse_text_of_floats(name)
     return F.to_json(value.column) if isinstance(value.type, _NESTED) else value.column.cast("string")
 
 
 def _text_marker(marker: n.Normalizer, value: _Value, name: str) -> _Value:
-    text = _text(value)
+    text = _text(value, name)
     return _Value(_TEXT_FUNCTIONS[marker.kind](text), _STRING)
 
 
@@ -150,15 +161,17 @@ _TEXT_FUNCTIONS: dict[str, Callable[[Column], Column]] = {
 
 
 def _replace(marker: n.Replace, value: _Value, name: str) -> _Value:
-    return _Value(F.replace(_text(value), F.lit(marker.old), F.lit(marker.new)), _STRING)
+    return _Value(F.replace(_text(value, name), F.lit(marker.old), F.lit(marker.new)), _STRING)
 
 
 def _truncate(marker: n.Truncate, value: _Value, name: str) -> _Value:
-    return _Value(F.substring(_text(value), 1, marker.length), _STRING)
+    return _Value(F.substring(_text(value, name), 1, marker.length), _STRING)
 
 
 def _regex_replace(marker: n.RegexReplace, value: _Value, name: str) -> _Value:
     common = portable(marker.pattern, marker.ignores_case)
+    if common is None and native.is_running():
+        raise native.refuse(f"apply {marker!r} to column '{name}'", "regex engines disagree about such patterns")
     if common is not None:
         pattern, is_single = common.text("java"), common.starts
     else:
@@ -167,15 +180,16 @@ def _regex_replace(marker: n.RegexReplace, value: _Value, name: str) -> _Value:
     if not marker.replaces_all and not is_single:
         # Spark replaces all matches. Tied to the start, behind the shortest possible prefix, there is just the first.
         pattern, shift = rf"\A((?s:.*?))({_renumbered(pattern, 2) if common is None else pattern})", 2
-    replacement = "$1" if shift else ""
+    replacement = group(1) if shift else ""
     for part in replacement_parts(marker.replacement):
         if isinstance(part, int):
-            replacement += f"${part + shift}"
+            replacement += group(part + shift)
             continue
-        escaped = part.replace("\\", "\\\\").replace("$", "\\$")
+        escaped = replacement_text(part)
         # `$1` and a digit would read as another group.
-        replacement += "\\" + escaped if replacement and escaped[0].isdigit() else escaped
-    return _Value(F.regexp_replace(_text(value), F.lit(pattern), F.lit(replacement)), _STRING)
+        is_ambiguous = replacement and escaped[0].isdigit() and not native.is_running()
+        replacement += "\\" + escaped if is_ambiguous else escaped
+    return _Value(F.regexp_replace(_text(value, name), F.lit(pattern), F.lit(replacement)), _STRING)
 
 
 def _java_pattern(marker: n.RegexReplace) -> str:
@@ -198,7 +212,7 @@ def _settled(marker: n.Parser, given: Column, read: Column, wanted: ColumnType, 
     """What a parser gives: what it read, or what was declared for failure."""
     spark_type = to_spark_type(wanted)
     if marker.on_failure == "error":
-        read = F.coalesce(read, F.when(given.isNotNull(), failing(name, str(wanted), marker.kind)))
+        read = or_failing(read, given, wanted, failing(name, str(wanted), marker.kind))
     elif marker.on_failure == "default":
         read = F.coalesce(read, _literal(marker, marker.default, spark_type))
     return _Value(read, spark_type)
@@ -211,19 +225,18 @@ def _parse_int(marker: n.ParseInt, value: _Value, name: str) -> _Value:
     elif isinstance(value.type, t.FloatType | t.DoubleType | t.DecimalType):
         read = integral(column, value.type, t.LongType())
     else:
-        text = _text(value)
+        text = _text(value, name)
         read = F.when(text.rlike(r"\A-?[0-9]+\z"), text.try_cast("bigint"))
     return _settled(marker, column, read, BigInt(), name)
 
 
 def _parse_numeric(marker: n.ParseNumeric, value: _Value, name: str) -> _Value:
     wanted = Numeric(marker.precision, marker.scale)
-    decimal = to_spark_type(wanted)
     if isinstance(value.type, (*_INTEGERS, t.FloatType, t.DoubleType, t.DecimalType)):
-        read = value.column.try_cast(decimal)
+        read = decimal_of(value.column, value.type, wanted)
     else:
-        text = _text(value)
-        read = F.when(text.rlike(r"\A-?[0-9]+(?:\.[0-9]+)?\z"), text.try_cast(decimal))
+        text = _text(value, name)
+        read = F.when(text.rlike(r"\A-?[0-9]+(?:\.[0-9]+)?\z"), decimal_of(text, _STRING, wanted))
     return _settled(marker, value.column, read, wanted, name)
 
 
@@ -232,7 +245,7 @@ def _parse_time(marker: n.ParseTime, value: _Value, name: str) -> _Value:
     if isinstance(value.type, _TIMES):
         read = value.column.cast(to_spark_type(wanted))
     else:
-        text, formats = _text(value), marker.readings
+        text, formats = _text(value, name), marker.readings
         only_days = isinstance(wanted, Date) and not any(reading.has_time for reading in formats)
         iso = F.when(_has_shape(text, formats[0]), _iso(text, formats[0], only_days))
         for reading in formats[1:]:
@@ -255,12 +268,12 @@ def _has_shape(text: Column, reading: TimeFormat) -> Column:
 def _iso(text: Column, reading: TimeFormat, only_day: bool) -> Column:
     """A text of a format's shape, written as ISO 8601."""
     pattern = rf"\A{reading.pattern}\z"
-    iso = reading.iso(lambda number: f"${number}")
+    iso = reading.iso(group)
     if only_day:
         return F.regexp_replace(text, pattern, iso.partition("T")[0])
     if not reading.is_twelve_hour:
         return F.regexp_replace(text, pattern, iso)
-    hour_group, meridiem = f"${reading.group('hour12')}", f"${reading.group('meridiem')}"
+    hour_group, meridiem = group(reading.group("hour12") or 0), group(reading.group("meridiem") or 0)
     day, _, clock = iso.partition("T")
     written = F.regexp_replace(text, pattern, hour_group).cast("int")
     is_afternoon = F.upper(F.regexp_replace(text, pattern, meridiem)) == "PM"
@@ -275,7 +288,7 @@ def _iso(text: Column, reading: TimeFormat, only_day: bool) -> Column:
 def _parse_bool(marker: n.ParseBool, value: _Value, name: str) -> _Value:
     if isinstance(value.type, t.BooleanType):
         return value
-    word = F.lower(_text(value))
+    word = F.lower(_text(value, name))
     truthy, falsy = [w.lower() for w in marker.truthy], [w.lower() for w in marker.falsy]
     return _Value(F.when(word.isin(*truthy), True).when(word.isin(*falsy), False), t.BooleanType())
 
@@ -290,8 +303,13 @@ def _date_trunc(marker: n.DateTrunc, value: _Value, name: str) -> _Value:
     _need(marker, value, _TIMES, "a time", "put parse_timestamp() in front")
     if isinstance(value.type, t.DateType):
         if marker.precision in ("week", "month", "quarter", "year"):
+            if native.is_running():
+                return _Value(truncated_date(value.column, marker.precision), value.type)
             return _Value(F.trunc(value.column, marker.precision), value.type)
         return value
+    if native.is_running():
+        kind = value.type or t.TimestampType()
+        return _Value(truncated_time(value.column, kind, marker.precision), value.type)
     cut = F.date_trunc(marker.precision, value.column)
     return _Value(cut if value.type is None else cut.cast(value.type), value.type)
 
@@ -309,6 +327,8 @@ def _round(marker: n.Round, value: _Value, name: str) -> _Value:
         digits = min(value.type.precision - value.type.scale + scale + 1, n.GREATEST_PRECISION)
         wanted = t.DecimalType(max(digits, scale + 1), scale)
         return _Value(F.round(value.column, places).cast(wanted), wanted)
+    if native.is_running() and isinstance(value.type, t.FloatType | t.DoubleType):
+        return _Value(rounded_double(value.column, value.type, marker.precision), value.type)
     return _Value(F.round(value.column, marker.precision), value.type)
 
 

@@ -24,6 +24,7 @@ from ematix_flow.errors import (
     UnfitValue,
     listed,
 )
+from ematix_flow.spark import native
 
 
 def explain(exc: BaseException) -> FlowError | None:
@@ -127,7 +128,7 @@ def _unfit_value(condition: str, text: str) -> FlowError | None:
     subject = f"A value of column '{column}'" if column else "A value"
     if condition == "NOT_NULL_ASSERT_VIOLATION":
         return UnfitValue("A value is NULL where NULL is not allowed.", fix="fill or filter it, or declare nullable()")
-    if condition == "MALFORMED_RECORD_IN_PARSING":
+    if condition.startswith("MALFORMED_RECORD_IN_PARSING"):
         return UnfitValue("A record of the source cannot be read with the given schema.", fix="check format and schema")
     if types:
         reason = "is too large for" if "OVERFLOW" in condition else "cannot be read as"
@@ -163,6 +164,14 @@ def _missing_path(condition: str, text: str) -> FlowError | None:
         f"There is no file or folder {path[1]}." if path else "A file or folder of the source does not exist.",
         fix="check the path, and that every machine of the cluster sees it",
     )
+
+
+def _damaged_file(condition: str, text: str) -> FlowError | None:
+    """A file that cannot be read for no reason that has a name of its own."""
+    file = re.search(r"\[FAILED_READ_FILE[.A-Z_]*\] Encountered error while reading file (\S+?)\.?\s", text)
+    if file is None:
+        return None
+    return InvalidSource(f"The file {file[1]} cannot be read; it is damaged.", fix="mend or remove it")
 
 
 def _missing_column(condition: str, text: str) -> FlowError | None:
@@ -280,7 +289,31 @@ def _users_code(condition: str, text: str) -> FlowError | None:
     return StepFailed(f"Python code running on Spark raised {name}.", where=where, fix="mend it there; see --debug")
 
 
+def _native_failure(condition: str, text: str) -> FlowError | None:
+    """An error of the native engine itself. Its texts quote values anywhere, so none of them is shown."""
+    if not native.is_running() or condition or _raised_by_python(text):
+        return None
+    if re.search(r"Cannot cast|out of range|[Oo]verflow|representable|Cast error", text):
+        return UnfitValue(
+            "A value is out of the range of its type, or cannot be read as it.",
+            fix="clean it with a marker, or declare a wider type; engine='spark' may know more about it",
+        )
+    missing = re.search(r"(?:No files found|Object at location|path not found|No such file)[^\n]*", text)
+    if missing:
+        return InvalidSource("A file or folder of the source does not exist.", fix="check the path")
+    return EngineFailed(
+        "The native engine failed.", fix="see --debug for its own report; engine='spark' may be able to do it"
+    )
+
+
+def _raised_by_python(text: str) -> bool:
+    """Whether code of ours or of the user raised; an error of the engine under Python code comes out of `spark.py`."""
+    frames = re.findall(r'^  File "([^"]+)", line \d+, in ', text, re.MULTILINE)
+    return bool(frames) and frames[-1] != "spark.py"
+
+
 _RULES: tuple[Callable[[str, str], FlowError | None], ...] = (
+    _native_failure,
     _out_of_memory,
     _users_code,
     _unfit_value,
@@ -290,6 +323,7 @@ _RULES: tuple[Callable[[str, str], FlowError | None], ...] = (
     _bad_sql,
     _users_refusal,
     _missing_class,
+    _damaged_file,
 )
 
 

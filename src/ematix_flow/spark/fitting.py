@@ -9,6 +9,7 @@ from pyspark.sql import Column, functions as F, types as t
 from ematix_flow.contracts import refusals
 from ematix_flow.declare import columns as c
 from ematix_flow.errors import InvalidPlan
+from ematix_flow.spark import native, native_forms
 from ematix_flow.spark.types import from_spark_type, to_spark_type
 
 _INTEGERS = (c.SmallInt, c.Integer, c.BigInt)
@@ -23,6 +24,7 @@ _YEARS: dict[type[c.ColumnType], tuple[str, str]] = {
     c.Timestamp: ("TIMESTAMP_NTZ'0001-01-01 00:00:00'", "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'"),
     c.TimestampTZ: ("TIMESTAMP_LTZ'0001-01-01 00:00:00Z'", "TIMESTAMP_LTZ'9999-12-31 23:59:59.999999Z'"),
 }
+_HYPHENATED = "$1-$2-$3-$4-$5"
 _UUID = r"\A([0-9a-f]{8})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{4})-?([0-9a-f]{12})\z"
 
 
@@ -52,8 +54,16 @@ def fit_column(column: Column, from_type: t.DataType, to: c.ColumnType, name: st
             wanted = f"{to} of the years 1 to 9999"
     if not may_fail:
         return fitted
+    return or_failing(fitted, column, to, failing(name, wanted))
+
+
+def or_failing(fitted: Column, given: Column, to: c.ColumnType, failure: Column) -> Column:
+    """What was made of a value, and failure where there was a value and nothing was made of it."""
+    if native.is_running() and isinstance(to, c.Boolean):
+        # A failure in a choice between truth values is worked out for all rows there, needed or not.
+        return F.when(fitted.isNotNull(), fitted).when(given.isNotNull(), failure.cast("boolean"))
     # One evaluation: Spark would work a cast out twice that stands in a condition and in its branch.
-    return F.coalesce(fitted, F.when(column.isNotNull(), failing(name, wanted)))
+    return F.coalesce(fitted, F.when(given.isNotNull(), failure))
 
 
 def typed_column(
@@ -115,10 +125,12 @@ def _fitted(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) 
         if isinstance(to, _INTEGERS):
             return integral(column, from_type, wanted), True
         if isinstance(to, c.Numeric):
-            return column.try_cast(wanted), True
+            return decimal_of(column, from_type, to), True
         if isinstance(to, c.Float) and not isinstance(given, c.Float):
             return _narrowed(column), True
         if isinstance(to, (*_FLOATS, c.Text, c.String)):
+            if isinstance(given, _FLOATS) and not isinstance(to, _FLOATS):
+                refuse_text_of_floats(name)
             return column.cast(wanted), False
     elif isinstance(given, c.Boolean):
         if isinstance(to, (c.Boolean, *_INTEGERS, c.Text, c.String)):
@@ -137,7 +149,7 @@ def _fitted(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) 
 def _from_text(column: Column, to: c.ColumnType, wanted: t.DataType) -> tuple[Column, bool]:
     if isinstance(to, c.UUID):
         lowered = F.lower(column)
-        return F.when(lowered.rlike(_UUID), F.regexp_replace(lowered, _UUID, "$1-$2-$3-$4-$5")), True
+        return F.when(lowered.rlike(_UUID), F.regexp_replace(lowered, _UUID, _HYPHENATED)), True
     if isinstance(to, c.JSON | c.JSONB):
         return F.when(_is_json(column), column), True
     if isinstance(to, _TEXTS):
@@ -146,7 +158,34 @@ def _from_text(column: Column, to: c.ColumnType, wanted: t.DataType) -> tuple[Co
         return column.cast(wanted), False
     if isinstance(to, c.Float):
         return _narrowed(column.try_cast("double")), True
+    if native.is_running() and isinstance(to, c.Boolean):
+        return native_forms.text_to_boolean(column), True
+    if native.is_running() and isinstance(to, c.Date):
+        return native_forms.text_to_date(column), True
+    if isinstance(to, c.Numeric):
+        return decimal_of(column, t.StringType(), to), True
     return column.try_cast(wanted), True
+
+
+def decimal_of(column: Column, given: t.DataType, to: c.Numeric) -> Column:
+    """A number or the text of one as an exact decimal, rounded half away from zero; NULL when it does not fit."""
+    wanted = to_spark_type(to)
+    assert isinstance(wanted, t.DecimalType)
+    if native.is_running() and isinstance(given, t.StringType):
+        return native_forms.text_to_decimal(column, wanted)
+    if native.is_running() and isinstance(given, t.FloatType | t.DoubleType):
+        return native_forms.double_to_decimal(column, wanted)
+    return column.try_cast(wanted)
+
+
+def refuse_text_of_floats(name: str) -> None:
+    """Sail and Java spell floating-point numbers differently, and texts that differ are other values."""
+    if native.is_running():
+        raise native.refuse(
+            f"write the floating-point column '{name}' as text",
+            "it spells such numbers in another way than Spark",
+            fix="declare it Double or Numeric, or run this pipeline with engine='spark'",
+        )
 
 
 def _within_years(column: Column, to: c.ColumnType) -> Column:
@@ -166,6 +205,8 @@ def _is_json(column: Column) -> Column:
     """
     end = uuid4().hex
     pair = F.concat(F.lit("["), column, F.lit(f',"{end}"]'))
+    if native.is_running():  # its `from_json` stops at numbers that no double holds
+        return F.get_json_object(pair, "$[1]") == F.lit(end)
     return F.get(F.from_json(pair, t.ArrayType(t.StringType()), _STRICT_JSON), F.lit(1)) == F.lit(end)
 
 

@@ -7,25 +7,26 @@ our profile, what the connectors need, the user's `spark-defaults.conf`, the use
 from __future__ import annotations
 
 import atexit
-import contextlib
 import importlib.util
 import logging
 import os
-import re
 import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ematix_flow.backends import jars
 from ematix_flow.backends.java import find_java
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
-from ematix_flow.errors import AlreadyRunning, EngineFailed, InvalidConfig, MissingDriver, MissingJar
-from ematix_flow.spark import appcds, jvm
+from ematix_flow.errors import AlreadyRunning, EngineFailed, MissingDriver, MissingJar
+from ematix_flow.spark import appcds, jvm, native
 from ematix_flow.spark.failures import explain
+from ematix_flow.spark.reach import require_master, shown
+from ematix_flow.spark.remote import forget_remote_mode, open_remote, set_what_can_be_set
+from ematix_flow.spark.sizes import cores_of, local_sizes, memory_mb_of_machine, processors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +82,14 @@ LOCAL_PROFILE: Mapping[str, str] = {
 }
 
 
+Place = Literal["spark", "remote", "native"]
+_PLACES: Mapping[Place, str] = {
+    "spark": "Spark in this process",
+    "remote": "a Spark Connect server",
+    "native": "the native engine",
+}
+
+
 @dataclass
 class _Own:
     """The session that this module made, and what it was made for."""
@@ -90,11 +99,13 @@ class _Own:
     settings: SparkSettings
     driver: jvm.DriverJvm | None
     wants_archive: bool
+    place: Place = "spark"
     is_recording: bool = False
 
 
 _lock = threading.RLock()
 _own: _Own | None = None
+_place: Place | None = None
 _is_registered = False
 
 
@@ -115,9 +126,12 @@ def open_session(needs: SessionNeeds, settings: SparkSettings, *, record_to: Pat
         MissingJar: A connector is not there and cannot be brought.
         EngineFailed: Spark did not start.
     """
-    global _own
+    global _own, _place
     with _lock:
+        wanted = _wanted_place(settings)
         if _own is not None and _is_alive(_own.session):
+            _refuse_to_mix(_own.place, wanted)
+            _refuse_to_move(_own.settings, settings)
             if _fits(_own, needs):
                 return _own.session
             _refuse_if_busy(_own.session)
@@ -128,14 +142,38 @@ def open_session(needs: SessionNeeds, settings: SparkSettings, *, record_to: Pat
         _require_packages()
         session = _somebody_elses_session()
         if session is not None:
+            if wanted == "native":
+                _refuse_to_mix("remote" if is_connect(session) else "spark", wanted)
             return _checked_for_jars(session, needs)
-        remote = settings.remote or os.environ.get("SPARK_REMOTE")
-        if remote:
-            _own = _Own(_open_remote(remote, needs, settings), needs, settings, None, wants_archive=False)
-        else:
+        if _place is not None:
+            _refuse_to_mix(_place, wanted)
+        if wanted == "spark":
+            forget_remote_mode()
             _own = _open_classic(needs, settings, record_to)
+        else:
+            address = native.start() if wanted == "native" else str(settings.remote)
+            told = {key: value for key, value in settings.conf.items() if key.startswith("spark.sql.")}
+            session = open_remote(address, APP_NAME, _merged([SQL_PROFILE, needs.conf, told]))
+            _own = _Own(session, needs, settings, None, wants_archive=False, place=wanted)
+        _place = wanted
         _register_closing()
         return _own.session
+
+
+def use_session(session: SparkSession, needs: SessionNeeds) -> SparkSession:
+    """A session that the user names, or that a DataFrame of the user's lives in; it is never stopped or replaced.
+
+    Raises:
+        EngineFailed: it has been stopped.
+        MissingJar: it lacks a connector.
+    """
+    with _lock:
+        if not _is_alive(session):
+            raise EngineFailed(
+                "The Spark session of this DataFrame has been stopped, and its rows went with it.",
+                fix="make the DataFrame again in a session that runs",
+            )
+        return session if _own is not None and session is _own.session else _checked_for_jars(session, needs)
 
 
 def close_session() -> None:
@@ -171,7 +209,7 @@ def session_conf(
     master = settings.master or told.get("spark.master") or "local[*]"
     layers: list[Mapping[str, str]] = [{"spark.app.name": APP_NAME}, SQL_PROFILE, CORE_PROFILE]
     if master.startswith("local"):
-        layers += [LOCAL_PROFILE, _local_sizes(master, cores, memory_mb)]
+        layers += [LOCAL_PROFILE, local_sizes(master, cores, memory_mb)]
     layers.append(
         {
             "spark.pyspark.python": sys.executable,
@@ -199,6 +237,7 @@ def _open_classic(needs: SessionNeeds, settings: SparkSettings, record_to: Path 
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit: the JVM is there and waits for us
         return _Own(_build(_conf(needs, settings, spark_home)), needs, settings, None, wants_archive=False)
     launch = _launch(needs, settings, spark_home)
+    require_master(launch.conf["spark.master"])
     archive = appcds.archive_for(launch, _spark_version()) if launch.is_direct and appcds.mode() != "off" else None
     is_archived = archive is not None and archive.is_usable and record_to is None
     flags = [f"-XX:ArchiveClassesAtExit={record_to}"] if record_to is not None else []
@@ -251,7 +290,7 @@ def _launch(needs: SessionNeeds, settings: SparkSettings, spark_home: Path) -> j
         spark_home=spark_home,
         conf=conf,
         class_path=tuple(paths),
-        options=tuple(_jvm_options(_cores_of(master, _processors()))),
+        options=tuple(_jvm_options(cores_of(master, processors()))),
         is_direct=jvm.can_start_directly(spark_home, master, conf, _spark_version()),
     )
     return launch if launch.is_direct else _for_spark_submit(launch)
@@ -273,8 +312,8 @@ def _conf(needs: SessionNeeds, settings: SparkSettings, spark_home: Path) -> dic
         needs,
         settings,
         defaults=jvm.spark_defaults(spark_home),
-        cores=_processors(),
-        memory_mb=_memory_mb(),
+        cores=processors(),
+        memory_mb=memory_mb_of_machine(),
     )
     if conf["spark.master"].startswith("local"):
         # Spark would make a folder `spark-warehouse` wherever the user happens to stand.
@@ -309,32 +348,28 @@ def _silence_query_reports() -> None:
         PySparkLogger.getLogger(name).disabled = True
 
 
-def _open_remote(remote: str, needs: SessionNeeds, settings: SparkSettings) -> SparkSession:
-    """A Spark Connect session: the server has its own jars and JVM, so only SQL settings travel."""
-    from pyspark.sql import SparkSession
-
-    families = [jars.family(name, _spark_version()) for name in sorted(needs.jars)]
-    wished = {**SQL_PROFILE, **needs.conf}
-    told = {key: value for key, value in settings.conf.items() if key.startswith("spark.sql.")}
-    try:
-        session: SparkSession = SparkSession.builder.remote(remote).appName(APP_NAME).getOrCreate()
-    except ImportError as exc:
-        raise MissingDriver(
-            "Spark Connect needs 'grpcio', 'grpcio-status' and 'googleapis-common-protos'.",
-            fix='pip install "pyspark[connect]"',
-        ) from exc
-    except Exception as exc:
-        raise (explain(exc) or exc) from exc
-    if families:
-        log.debug("Jars of a Spark Connect server cannot be checked: %s", sorted(needs.jars))
-    _set_what_can_be_set(session, _merged([wished, told]))
-    return session
+def _wanted_place(settings: SparkSettings) -> Place:
+    if settings.engine == "native":
+        return "native"
+    return "remote" if settings.remote else "spark"
 
 
-def _set_what_can_be_set(session: SparkSession, conf: Mapping[str, str]) -> None:
-    for key, value in conf.items():
-        if session.conf.isModifiable(key):
-            session.conf.set(key, value)
+def _refuse_to_move(there: SparkSettings, wanted: SparkSettings) -> None:
+    """A session stays where it was opened. Local masters differ only in size; the one that is there will do."""
+    places = [settings.remote or settings.master or "local[*]" for settings in (there, wanted)]
+    if wanted.engine == "spark" and places[0] != places[1] and not all(place.startswith("local") for place in places):
+        raise AlreadyRunning(
+            f"The session of this process is at {shown(places[0])}, and rows are to be moved at {shown(places[1])}.",
+            fix="run the pipeline in a process of its own, for example with `flow run`",
+        )
+
+
+def _refuse_to_mix(there: Place, wanted: Place) -> None:
+    if there != wanted:
+        raise AlreadyRunning(
+            f"This process already moves rows with {_PLACES[there]}; PySpark cannot change to {_PLACES[wanted]}.",
+            fix="run the pipeline in a process of its own, for example with `flow run`",
+        )
 
 
 def _require_packages() -> None:
@@ -356,8 +391,20 @@ def _somebody_elses_session() -> SparkSession | None:
         return None
     from pyspark.sql import SparkSession
 
-    session = SparkSession.getActiveSession()
+    session = SparkSession.getActiveSession() or _session_of_process()
     return session if session is not None and _is_alive(session) else None
+
+
+def _session_of_process() -> SparkSession | None:
+    """The session for threads that have not asked for one, and so have none that is active."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    if not is_remote():
+        return getattr(SparkSession, "_instantiatedSession", None)
+    from pyspark.sql.connect.session import SparkSession as Client
+
+    return getattr(Client, "_default_session", None)
 
 
 def _checked_for_jars(session: SparkSession, needs: SessionNeeds) -> SparkSession:
@@ -371,7 +418,7 @@ def _checked_for_jars(session: SparkSession, needs: SessionNeeds) -> SparkSessio
             tried=["the active session"],
             fix=f"start it with spark.jars.packages={coordinates}, or stop it and let ematix-flow start one",
         )
-    _set_what_can_be_set(session, needs.conf)
+    set_what_can_be_set(session, needs.conf)
     log.debug("The active Spark session is used as it is")
     return session
 
@@ -384,9 +431,15 @@ def _is_alive(session: SparkSession) -> bool:
     return context is not None and context._jsc is not None and not context._jsc.sc().isStopped()
 
 
+def is_connect(session: SparkSession) -> bool:
+    """Whether a session is a client of Spark Connect, which has no JVM of its own."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
 def _fits(own: _Own, needs: SessionNeeds) -> bool:
     """Whether our session serves these needs; settings that can still be set are set."""
     if own.driver is None:
+        set_what_can_be_set(own.session, {k: v for k, v in needs.conf.items() if k not in own.settings.conf})
         return True
     if not needs.jars <= own.needs.jars or not set(needs.extensions) <= set(own.needs.extensions):
         return False
@@ -395,7 +448,7 @@ def _fits(own: _Own, needs: SessionNeeds) -> bool:
     users = own.settings.conf
     if any(key not in settable and key not in users and key not in LIST_KEYS for key in missing):
         return False
-    _set_what_can_be_set(own.session, {key: value for key, value in settable.items() if key not in users})
+    set_what_can_be_set(own.session, {key: value for key, value in settable.items() if key not in users})
     return True
 
 
@@ -420,6 +473,8 @@ def _close() -> None:
             own.session.stop()
     except Exception as exc:  # the JVM died first; there is nothing left to stop
         log.debug("Spark was gone before it could be stopped: %s", type(exc).__name__)
+    if own.place == "native":
+        native.stop()
     if own.driver is None:
         return
     jvm.forget_gateway()
@@ -486,43 +541,6 @@ def _log_configuration() -> Path:
     partial.write_text(_LOG4J, encoding="ascii")
     os.replace(partial, path)
     return path
-
-
-def _local_sizes(master: str, cores: int, memory_mb: int) -> dict[str, str]:
-    return {
-        "spark.sql.shuffle.partitions": str(2 * _cores_of(master, cores)),
-        "spark.driver.memory": f"{max(512, min(2048, memory_mb // 2))}m",
-    }
-
-
-def _cores_of(master: str, cores: int) -> int:
-    """The number of tasks that run at once on a local master.
-
-    >>> _cores_of("local[4]", 2), _cores_of("local[*]", 8), _cores_of("local", 8), _cores_of("local[2, 3]", 8)
-    (4, 8, 1, 2)
-    """
-    if not master.startswith("local"):
-        return cores
-    inside = re.fullmatch(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?", master)
-    if inside is None:
-        raise InvalidConfig(f"'{master}' is no Spark master.", fix="local[*], local[4], spark://host:7077, yarn, …")
-    return cores if inside[1] == "*" else int(inside[1] or 1)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _memory_mb() -> int:
-    """Memory of this machine, or of the container around us; 4 GiB where nobody says."""
-    sizes = []
-    try:
-        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, OSError, ValueError):
-        sizes.append(4 << 30)
-    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
-        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    return min(sizes) >> 20
 
 
 def _own_paths() -> list[str]:

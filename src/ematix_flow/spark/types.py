@@ -90,6 +90,13 @@ def from_spark_type(spark_type: t.DataType) -> c.ColumnType:
     raise InvalidPlan(f"There is no column type for Spark's {spark_type.simpleString()}.", fix="cast it to text first")
 
 
+def to_spark_schema(schema: pyarrow.Schema) -> t.StructType:
+    """The schema of an Arrow table in Spark; a time without a zone is wall-clock time, whatever the session prefers."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
 def to_struct(columns: Iterable[ColumnSpec]) -> t.StructType:
     """The schema of declared columns, in order."""
     return t.StructType([t.StructField(col.name, to_spark_type(col.type), col.nullable) for col in columns])

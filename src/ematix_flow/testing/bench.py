@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, cast
@@ -9,7 +10,7 @@ from typing import Any, Literal, cast
 from ematix_flow.contracts.plans import RunResult
 from ematix_flow.declare.columns import UUID, Boolean, Bytes, ColumnType, TimestampTZ
 from ematix_flow.declare.namespace import Ematix
-from ematix_flow.declare.pipeline import Pipeline
+from ematix_flow.declare.pipeline import Engine, Pipeline
 from ematix_flow.declare.table import ColumnSpec, ManagedTable, declare_table, table_spec
 from ematix_flow.testing.endpoints import Endpoint, Row, SqlEndpoint, in_order
 
@@ -83,7 +84,7 @@ class Bench:
         """A pipeline into the table, named after it, from the rows that `put` left; or from what a function gives."""
         origin = place or self.place(route)
         options.setdefault("name", table_spec(table).name)
-        options.setdefault("engine", route)
+        options.setdefault("engine", engine_of(route))
         if function is None:
             options.setdefault("source_table", f"{origin.schema}.{source_name(table)}")
             function = _nothing
@@ -167,6 +168,11 @@ class Bench:
         """The live table's columns and types, in order; empty when there is no table."""
         shape = self.target.shape(table_spec(table).name)
         return {column.name: column.type for column in shape.columns} if shape else {}
+
+
+def engine_of(route: RouteName) -> Engine:
+    """The engine of a route; with EMATIX_TEST_ENGINE=native, what goes through Spark goes through the native engine."""
+    return "native" if route == "spark" and os.environ.get("EMATIX_TEST_ENGINE") == "native" else route
 
 
 def source_name(table: Table) -> str:

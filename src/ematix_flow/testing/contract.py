@@ -71,9 +71,11 @@ class BackendContract(
     truncate: ClassVar[Gap | None] = None
     merge: ClassVar[Gap | None] = None
     scd2: ClassVar[Gap | None] = None
+    exact_history: ClassVar[Gap | None] = None
     incremental: ClassVar[Gap | None] = None
     pushdown: ClassVar[Gap | None] = None
     keys_enforced: ClassVar[Gap | None] = None
+    not_null_kept: ClassVar[Gap | None] = None
     adds_columns: ClassVar[Gap | None] = None
     widens_columns: ClassVar[Gap | None] = None
     relaxes_not_null: ClassVar[Gap | None] = None

@@ -288,7 +288,7 @@ class Scd2:
         assert (result.rows_inserted, result.rows_closed) == (2, 1)
         assert bench.history(levels, "id", "level") == [(1, "old", 1, 3, False), (2, "new", 2, None, True)]
 
-    @needs("scd2")
+    @needs("scd2", "exact_history")
     def test_exact_history_does_not_depend_on_the_order_of_arrival(self, bench: Bench, route: RouteName) -> None:
         one = bench.table("in_order", id=Annotated[BigInt, pk()], level=Text, at=TimestampTZ)
         other = bench.table("out_of_order", id=Annotated[BigInt, pk()], level=Text, at=TimestampTZ)
@@ -300,6 +300,18 @@ class Scd2:
         versions = ("valid_from", "valid_to", "is_current", "row_hash")
         assert bench.rows(other, *versions) == bench.rows(one, *versions)
         assert len(bench.rows(one)) == 3
+
+    @needs("scd2", "exact_history", "adds_columns")
+    def test_exact_history_goes_on_after_a_column_was_added(self, bench: Bench, route: RouteName) -> None:
+        before = bench.table("levels", id=Annotated[BigInt, pk()], level=Text, at=TimestampTZ)
+        exact = {"route": route, "mode": "scd2", "event_timestamp_column": "at", "exact_history": True}
+        bench.load(before, [(1, "a", day(1))], **exact)  # type: ignore[arg-type]
+        after = bench.table("levels", id=Annotated[BigInt, pk()], level=Text, at=TimestampTZ, note=Text | None)
+        bench.load(after, [(1, "b", day(5), "why")], **exact)  # type: ignore[arg-type]
+        assert bench.history(after, "id", "level", "note") == [
+            (1, "a", None, 1, 2, False),
+            (1, "b", "why", 2, None, True),
+        ]
 
 
 class Incremental:

@@ -18,7 +18,7 @@ from ematix_flow.declare.target import Target
 from ematix_flow.errors import DuplicateKeys, FlowError, StepFailed, UnfitValue, UnknownName
 from ematix_flow.run.post import run_transform
 from ematix_flow.run.runner import run_pipeline
-from ematix_flow.testing.bench import Bench, RouteName, Table
+from ematix_flow.testing.bench import Bench, RouteName, Table, engine_of
 from ematix_flow.testing.gaps import needs
 
 ematix = Ematix()
@@ -255,7 +255,7 @@ class SeveralTargets:
             name="fan",
             source_connection=place.connection,
             source_table=f"{place.schema}.src_users",
-            engine=route,
+            engine=engine_of(route),
             **options,
         )(everyone)
         assert isinstance(declared, Pipeline)

@@ -122,7 +122,7 @@ class Tables:
         bench.load(after, [(2, None)], route=bench.quick, mode="append")
         assert bench.rows(after) == [(1, "ann"), (2, None)]
 
-    @needs("merge")
+    @needs("merge", "sql")
     def test_columns_that_only_the_live_table_has_are_left_alone(self, bench: Bench, route: RouteName) -> None:
         users = bench.table("users", id=Annotated[BigInt, pk()], name=Text)
         bench.load(users, [(1, "ann"), (2, "bob")], route=route, mode="merge")
@@ -182,7 +182,7 @@ class Tables:
         assert (bench.rows(before, "_batch_id"), bench.columns(before)) == (stored, columns)
         assert bench.runs("users")[-1]["status"] == "failed"
 
-    @needs("append", "keys_enforced")
+    @needs("append", "not_null_kept")
     def test_an_unknown_not_null_column_in_the_live_table_is_refused(self, bench: Bench) -> None:
         users = bench.table("users", id=BigInt)
         bench.target.make("users", [*table_spec(users).columns, ColumnSpec("must", Text(), nullable=False)], [])
@@ -209,7 +209,7 @@ class Tables:
         assert all(part in said for part in ("'city'", "'age'", "'size'", "schema drift detected"))
         assert (bench.rows(before, "_loaded_at", "_batch_id"), bench.columns(before)) == (stored, columns)
 
-    @needs("append", "keys_enforced")
+    @needs("append", "not_null_kept")
     def test_on_drift_error_counts_a_not_null_that_is_no_longer_declared(self, bench: Bench) -> None:
         before = bench.table("users", id=Annotated[BigInt, pk()], name=Text)
         bench.load(before, [(1, "ann")], route=bench.quick, mode="append")

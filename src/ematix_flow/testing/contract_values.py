@@ -127,7 +127,7 @@ class Types:
             bench.load(everything, rows, route="spark", mode="append", place=place)
             assert same(bench.rows(everything)) == same(rows), f"from {name}"
 
-    @needs("scd2")
+    @needs("scd2", "pushdown")
     def test_both_routes_write_the_same_history_to_the_last_byte(self, bench: Bench) -> None:
         pushed, sparked = typed_table(bench, "pushed"), typed_table(bench, "sparked")
         rows = typed_rows(bench.target, bench.source)

@@ -19,9 +19,11 @@ Ability = Literal[
     "truncate",
     "merge",
     "scd2",
+    "exact_history",
     "incremental",
     "pushdown",
     "keys_enforced",
+    "not_null_kept",
     "adds_columns",
     "widens_columns",
     "relaxes_not_null",
@@ -30,8 +32,9 @@ Ability = Literal[
 ]
 """What a test may ask of a system; each is an attribute of `BackendContract`, None or a `Gap`.
 
-`keys_enforced`: the table itself knows its keys and NOT NULL, and refuses what breaks them. `fills_added_columns`: rows
-that were there get the default of a column that is added. `sql`: people and steps may send it SQL of their own.
+`keys_enforced`: the table itself knows its keys, and refuses what breaks them. `not_null_kept`: it knows which columns
+must have a value. `fills_added_columns`: rows that were there get the default of a column that is added. `sql`: people
+and steps may send it SQL of their own.
 """
 
 _NEEDS = "__flow_needs__"

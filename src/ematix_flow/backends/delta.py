@@ -1,0 +1,149 @@
+"""Delta Lake tables in folders of this machine, `<path>/<schema>/<table>/`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ematix_flow.backends.files_store import LocalStore, Store
+from ematix_flow.backends.lake import Commit, LakeBackend, told
+from ematix_flow.backends.lake_dialect import LakeDialect
+from ematix_flow.backends.transport import quoted
+from ematix_flow.contracts.session import SessionNeeds
+from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.connection import Connection, DeltaLocalConnection
+from ematix_flow.errors import WriteConflict
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_CONF = "spark.databricks.delta."
+_NEEDS = SessionNeeds(
+    jars=frozenset({"delta"}),
+    conf={
+        # A log is read by 50 tasks by default, most of them empty; small tables feel it in every query.
+        f"{_CONF}snapshotPartitions": "2",
+    },
+)
+
+
+_COMMIT_FILE = re.compile(r"(\d{20})\.json")
+_UNFIT_FOR_PARQUET = re.compile(r"[ ,;{}()\n\t=]")
+_NAME_MAPPING = "'delta.columnMapping.mode' = 'name'"
+"""Lets columns have names that files cannot give them."""
+
+
+class DeltaDialect(LakeDialect):
+    """Spark SQL over Delta tables."""
+
+    def storage(self, columns: Sequence[str], partition_by: Sequence[str], *, changes_rows: bool) -> str:
+        partitions = f" PARTITIONED BY ({self.columns(partition_by)})" if partition_by else ""
+        properties = []
+        if changes_rows:
+            # Marking rows as gone is much less work than writing their files anew; tables that only grow stay without,
+            # since some readers do not know it yet.
+            properties.append("'delta.enableDeletionVectors' = 'true'")
+        if any(_UNFIT_FOR_PARQUET.search(name) for name in columns):
+            properties.append(_NAME_MAPPING)
+        return f" USING delta{partitions}" + (f" TBLPROPERTIES ({', '.join(properties)})" if properties else "")
+
+
+class DeltaBackend(LakeBackend):
+    """The Delta tables below one folder."""
+
+    connection_type: ClassVar[type[Connection]] = DeltaLocalConnection
+    needs = _NEEDS
+    system = "Delta"
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._dialect = DeltaDialect(self.system, self.name_of)
+
+    def open_store(self, connection: Connection) -> Store:
+        assert isinstance(connection, DeltaLocalConnection)
+        return LocalStore(connection.path)
+
+    def name_of(self, table: TableRef) -> str:
+        return f"delta.{quoted(self._path(table))}"
+
+    def _path(self, table: TableRef) -> str:
+        return self.store.spark_uri(self._folder(table))
+
+    def _folder(self, table: TableRef) -> str:
+        return f"{table.schema}/{table.name}"
+
+    def _log(self, table: TableRef) -> str:
+        return f"{self._folder(table)}/_delta_log"
+
+    def exists(self, table: TableRef) -> bool:
+        return self.store.exists(self._log(table))
+
+    def version(self, spark: SparkSession, table: TableRef) -> int:
+        # The log's own file names say it; Spark would start a job to find out.
+        return max(self._commits(table))
+
+    def _commits(self, table: TableRef) -> list[int]:
+        names = (_COMMIT_FILE.fullmatch(name) for name in self.store.children(self._log(table)))
+        return [int(found[1]) for found in names if found]
+
+    def frame(self, spark: SparkSession, table: TableRef, moment: int | str | None = None) -> DataFrame:
+        reader = spark.read.format("delta")
+        if moment is not None:
+            reader = reader.option("versionAsOf" if isinstance(moment, int) else "timestampAsOf", moment)
+        return reader.load(self._path(table))
+
+    def has_rows(self, spark: SparkSession, table: TableRef) -> bool:
+        return bool(spark.sql(f"DESCRIBE DETAIL {self.name_of(table)}").collect()[0]["numFiles"])
+
+    def change_schema(self, spark: SparkSession, statement: str) -> None:
+        table, _, change = statement.partition(" ALTER COLUMN ")
+        if " TYPE " in change:
+            spark.sql(f"{table} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+        table, _, column = statement.partition(" ADD COLUMNS (`")
+        if _UNFIT_FOR_PARQUET.search(column.rpartition("`")[0]):
+            spark.sql(f"{table} SET TBLPROPERTIES ({_NAME_MAPPING})")
+        spark.sql(statement)
+
+    def commit(self, spark: SparkSession, table: TableRef, statement: str, commit: Commit) -> None:
+        marks = {
+            f"{_CONF}write.txnAppId": commit.application,
+            f"{_CONF}write.txnVersion": str(commit.number),
+            f"{_CONF}commitInfo.userMetadata": _mark(commit.run_id),
+        }
+        try:
+            with told(spark, marks):
+                spark.sql(statement)
+        except Exception as exc:
+            if "DELTA_CONCURRENT" in str(exc) or "DELTA_METADATA_CHANGED" in str(exc):
+                raise WriteConflict(f"Another program changed {table} at the same time.") from exc
+            raise
+        if not self.is_committed(spark, table, commit.run_id):
+            raise WriteConflict(
+                f"{table} already holds commit {commit.number} of another run; this one changed nothing.",
+                fix="run it again",
+            )
+
+    def is_committed(self, spark: SparkSession, table: TableRef, run_id: str) -> bool:
+        return self._commit_of(table, run_id) is not None
+
+    def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
+        commit = self._commit_of(table, run_id)
+        assert commit is not None
+        return int(commit["operationMetrics"]["numOutputRows"])
+
+    def _commit_of(self, table: TableRef, run_id: str) -> Mapping[str, Any] | None:
+        """What the log says about a run's commit, newest first; None when there is none."""
+        mine = _mark(run_id)
+        for number in sorted(self._commits(table), reverse=True):
+            with self.store.open(f"{self._log(table)}/{number:020d}.json") as file:
+                actions = [json.loads(line) for line in file.read().splitlines() if line.startswith(b'{"commitInfo"')]
+            for action in actions:
+                if action["commitInfo"].get("userMetadata") == mine:
+                    return dict(action["commitInfo"])
+        return None
+
+
+def _mark(run_id: str) -> str:
+    return json.dumps({"ematix_flow_run": run_id})

@@ -1,0 +1,502 @@
+"""Lake tables: tables that are files, with a log of commits. Spark reads and changes them; every load is one commit.
+
+Rows land in a Parquet folder beside the tables (a plain append needs no landing), what changes is worked out against
+one version of the table, and one statement commits it, marked with the run. The books under `_ematix_flow/` say
+beforehand what the commit will mean; whether it is there decides after a crash. Writers of ours take turns at a table;
+another program's commit in between makes the load work out its changes anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ematix_flow.backends.files_options import prefix_segments, unfit_name
+from ematix_flow.backends.files_sql import folder_query, is_prefix
+from ematix_flow.backends.files_store import Store
+from ematix_flow.backends.json_books import BOOKS, file_name
+from ematix_flow.backends.lake_books import LakeBooks
+from ematix_flow.backends.lake_dialect import LakeDialect
+from ematix_flow.backends.locks import digest
+from ematix_flow.backends.sql import unmet
+from ematix_flow.backends.transport import mark_column, quoted
+from ematix_flow.contracts.backend import Backend, Capabilities, Health
+from ematix_flow.contracts.crashpoints import reached
+from ematix_flow.contracts.dialect import LANDED, SCRATCH
+from ematix_flow.contracts.plans import (
+    BatchPlan,
+    Landed,
+    OpenedRun,
+    Reading,
+    SettleReport,
+    SourceQuery,
+    Stamp,
+    Statement,
+)
+from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
+from ematix_flow.declare.connection import Connection
+from ematix_flow.declare.target import TargetSpec
+from ematix_flow.errors import (
+    EmptySource,
+    InvalidDeclaration,
+    InvalidIdentifier,
+    InvalidPlan,
+    InvalidSource,
+    WriteConflict,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+_VERSION_COLUMNS = "valid_from TIMESTAMP, valid_to TIMESTAMP, is_current BOOLEAN"
+_telling = threading.RLock()
+
+
+@dataclass(frozen=True)
+class LandedRows:
+    """Rows on their way: the frame, and the folder it was written to, if it was."""
+
+    frame: DataFrame
+    place: str | None
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What marks a commit as a run's own: a number that grows with each run of the application, and the run."""
+
+    application: str
+    number: int
+    run_id: str
+
+
+class LakeBackend(Backend):
+    """One lake: tables below one folder, or in one catalog."""
+
+    capabilities = Capabilities(modes=frozenset({"append", "truncate", "merge", "scd1", "scd2"}))
+    system: ClassVar[str]
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.store = self.open_store(connection)
+        self.books = LakeBooks(self.store, lambda table, run_id: self.is_committed(self.spark(), table, run_id))
+        self._dialect = LakeDialect(self.system, self.name_of)
+        self._session: Callable[[], SparkSession] | None = None
+
+    @property
+    def dialect(self) -> LakeDialect:
+        return self._dialect
+
+    def use_spark(self, session: Callable[[], SparkSession]) -> None:
+        """Where to get a session when one is needed outside of a load's own work."""
+        self._session = session
+
+    def spark(self) -> SparkSession:
+        """The session."""
+        if self._session is None:
+            raise InvalidPlan(f"{self.system} tables of '{self.connection.name}' need Spark here, and there is none.")
+        return self._session()
+
+    # ── what each kind of table knows ────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def open_store(self, connection: Connection) -> Store:
+        """Where the books are."""
+
+    @abstractmethod
+    def name_of(self, table: TableRef) -> str:
+        """The table's name in Spark SQL."""
+
+    def prepare(self, spark: SparkSession) -> None:
+        """Tell the session what it must know before these tables can be named."""
+        self.store.prepare(spark)
+
+    @abstractmethod
+    def exists(self, table: TableRef) -> bool:
+        """Whether the table is there; without Spark if that can be told."""
+
+    @abstractmethod
+    def version(self, spark: SparkSession, table: TableRef) -> int:
+        """The newest version of a table."""
+
+    @abstractmethod
+    def frame(self, spark: SparkSession, table: TableRef, moment: int | str | None = None) -> DataFrame:
+        """The rows of a table: of a version (a number), at a time (a text), or now."""
+
+    @abstractmethod
+    def has_rows(self, spark: SparkSession, table: TableRef) -> bool:
+        """Whether there are any rows, as cheaply as that can be told."""
+
+    @abstractmethod
+    def commit(self, spark: SparkSession, table: TableRef, statement: str, commit: Commit) -> None:
+        """Run one statement as one commit that carries the mark.
+
+        Raises:
+            WriteConflict: somebody else committed something that cannot go together with this.
+        """
+
+    @abstractmethod
+    def is_committed(self, spark: SparkSession, table: TableRef, run_id: str) -> bool:
+        """Whether a commit of that run is there."""
+
+    @abstractmethod
+    def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
+        """How many rows the run's commit added, as the table's own log has it."""
+
+    def change_schema(self, spark: SparkSession, statement: str) -> None:
+        """Create or alter a table."""
+        spark.sql(statement)
+
+    # ── every backend ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def check(self) -> Health:
+        return self.store.health()
+
+    def check_target(self, target: TargetSpec) -> None:
+        given = {name: value for name, value in target.files.given().items() if name != "partition_by"}
+        self.refuse_options(target, given, "files")
+        self.refuse_options(target, target.broker.given(), "brokers")
+        partitions = tuple(target.files.partition_by or ())
+        target.table.require(partitions, "partition_by=")
+        if len(partitions) == len(target.table.columns):
+            raise InvalidDeclaration(
+                f"partition_by= names every column of {target.table}.", fix="leave one in the files"
+            )
+        self.target_ref(target)
+
+    def table_ref(self, schema: str, name: str) -> TableRef:
+        for part in (schema, name):
+            problem = unfit_name(part)
+            if problem:
+                raise InvalidIdentifier(f"{part!r} cannot be a folder name: {problem}.", fix="choose another name")
+        return TableRef(schema, name)
+
+    def describe(self, table: TableRef) -> TableShape | None:
+        with self.store.explained():
+            if not self.exists(table):
+                return None
+        spark = self._prepared(self.spark())
+        columns = tuple(
+            ColumnShape(
+                name=field.name,
+                native=field.dataType.simpleString(),
+                type=self.dialect.from_native(field.dataType.simpleString()),
+                nullable=field.nullable,
+            )
+            for field in self.frame(spark, table).schema.fields
+        )
+        return TableShape(table, columns, has_rows=self.has_rows(spark, table))
+
+    def _prepared(self, spark: SparkSession) -> SparkSession:
+        self.prepare(spark)
+        return spark
+
+    # ── source ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
+        """The rows of a table, or of Spark SQL over tables, each pinned to the version it has now."""
+        self.prepare(spark)
+        with ExitStack() as stack:
+            yield self._query_frame(spark, query, stack)
+
+    def _query_frame(self, spark: SparkSession, query: SourceQuery, stack: ExitStack) -> DataFrame:
+        if query.table is not None:
+            return self._table_frame(spark, query.table)
+        if query.sql is None:
+            raise InvalidSource(f"{self.system} tables are read by name or by SQL.")
+        if is_prefix(query.sql):
+            return self._table_frame(spark, self._named(query.sql.strip()))
+        tables = folder_query(query.sql)
+        for view, ref in tables.views.items():
+            table = ref if ref.schema else self._named(ref.name)
+            self._table_frame(spark, table, tables.moments.get(view)).createOrReplaceTempView(view)
+            stack.callback(spark.catalog.dropTempView, view)
+        return spark.sql(tables.sql)
+
+    def _named(self, text: str) -> TableRef:
+        parts = prefix_segments(text) if "/" in text else text.split(".")
+        if len(parts) != 2:
+            raise InvalidSource(f"'{text}' is not a table of '{self.connection.name}'.", fix="write schema.table")
+        return self.table_ref(*parts)
+
+    def _table_frame(self, spark: SparkSession, table: TableRef, moment: int | str | None = None) -> DataFrame:
+        if not self.exists(table):
+            raise InvalidSource(
+                f"The {self.system} table '{table}' does not exist in '{self.connection.name}'.",
+                where=self.store.shown_path(f"{table.schema}/{table.name}"),
+                fix="check the name and the path of the connection",
+            )
+        return self.frame(spark, table, self.version(spark, table) if moment is None else moment)
+
+    # ── target: landing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def stage(self, frame: DataFrame, plan: BatchPlan, run: OpenedRun) -> Landed:
+        """Write the rows beside the tables, unless they can go into one as they are.
+
+        They cannot when their mark is wanted beforehand, or when the table must change first: it does so only for rows
+        that are known to be good.
+        """
+        only_adds = plan.changes is None and not plan.ddl.statements
+        if only_adds and plan.watermark is None and run.logical_run != "dry-run":
+            return Landed(LandedRows(frame, None), rows=None)
+        from pyspark.sql import functions as F
+
+        place = f"{self._staging_root(run.pipeline)}/{file_name(run.run_id)}"
+        try:
+            landed = self._written(frame, place)
+            counts = [F.count(F.lit(1)).alias("rows")]
+            if plan.watermark is not None:
+                highest = F.max(F.col(quoted(plan.watermark.column)))
+                counts.append(mark_column(highest, plan.watermark.type).alias("mark"))
+            found = landed.agg(*counts).collect()[0]
+        except BaseException:
+            self.store.remove_tree(place)
+            raise
+        return Landed(LandedRows(landed, place), found["rows"], found["mark"] if plan.watermark else None)
+
+    def _written(self, frame: DataFrame, place: str) -> DataFrame:
+        """The rows, now in files of that place."""
+        spark = frame.sparkSession
+        self.prepare(spark)
+        self.store.save(spark, frame.write.format("parquet").mode("overwrite"), place)
+        return spark.read.schema(frame.schema).parquet(self.store.spark_path(place))
+
+    def staged_rows(self, run: OpenedRun) -> int | None:
+        return None
+
+    def discard(self, landed: Landed) -> None:
+        if landed.handle.place is not None:
+            self.store.remove_tree(landed.handle.place)
+
+    def _staging_root(self, pipeline: str) -> str:
+        return f"{BOOKS}/staging/{digest(pipeline)}"
+
+    # ── target: settling ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def settle(
+        self, plan: BatchPlan, run: OpenedRun | None, stamp: Stamp, landed: Landed | None, *, dry_run: bool = False
+    ) -> SettleReport:
+        assert landed is not None, "lake tables are always written by Spark"
+        rows: LandedRows = landed.handle
+        spark = self._prepared(rows.frame.sparkSession)
+        with ExitStack() as stack, self.store.explained():
+            view = self._view(stack, rows.frame, LANDED, plan.run_id)
+            if dry_run or run is None:
+                self._verified(spark, plan, landed)
+                return self._tried(stack, spark, plan, landed, view)
+            if run.applied is not None:
+                return SettleReport(rows=0, replayed=True)
+            stack.enter_context(self._turn(plan.table))
+            known = self.books.state(run.pipeline, ())
+            if run.logical_run in known.applied:
+                return SettleReport(rows=0, replayed=True)
+            self.books.require_current(run, known.generation)
+            self._verified(spark, plan, landed)
+            for statement in plan.ddl.statements:
+                self.change_schema(spark, statement.sql)
+            mark = Commit(self.books.application(run.pipeline), run.generation + 1, run.run_id)
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    return self._commit(stack, spark, plan, run, stamp, landed, mark)
+                except WriteConflict:
+                    if attempt == _ATTEMPTS:
+                        raise
+                    log.info("%s changed meanwhile; working out its changes anew", plan.table)
+        raise AssertionError("unreachable")
+
+    def _commit(
+        self,
+        stack: ExitStack,
+        spark: SparkSession,
+        plan: BatchPlan,
+        run: OpenedRun,
+        stamp: Stamp,
+        landed: Landed,
+        mark: Commit,
+    ) -> SettleReport:
+        version = self.version(spark, plan.table)
+        statement, report = self._worked_out(stack, spark, plan, landed, version)
+        column = plan.watermark.column if plan.watermark else None
+        known = self.books.state(run.pipeline, ())
+        state = self.books.settled(run, known, report, column, stamp.now)
+        self.books.about_to_commit(run, plan.table, state)
+        reached("mid-settle")
+        if statement is not None:
+            if plan.changes is not None and self.version(spark, plan.table) != version:
+                raise WriteConflict(f"{plan.table} changed while its changes were worked out.")
+            self.commit(spark, plan.table, statement.sql, mark)
+            reached("committed")
+            if landed.rows is None:
+                written = self.rows_written(spark, plan.table, run.run_id)
+                report = SettleReport(rows=written, inserted=written)
+                state = self.books.settled(run, known, report, column, stamp.now)
+        try:
+            self.books.after_commit(run, state, stamp.now)
+        except OSError as exc:
+            # The rows are committed, so the run has succeeded; the next one brings the books up to date.
+            log.warning("'%s' is loaded, but its books could not be brought up to date: %s", run.pipeline, exc)
+        return report
+
+    def _worked_out(
+        self, stack: ExitStack, spark: SparkSession, plan: BatchPlan, landed: Landed, version: int
+    ) -> tuple[Statement | None, SettleReport]:
+        """The one statement to run, None when nothing changes, and what it will have done."""
+        if plan.changes is None:
+            rows = landed.rows or 0
+            nothing = landed.rows == 0 and plan.target.mode == "append"
+            return None if nothing else plan.statements[-1], SettleReport(
+                rows, inserted=rows, watermark=landed.watermark
+            )
+        self._view(stack, self.frame(spark, plan.table, version), "ematix_flow_stored", plan.run_id)
+        changes = self._kept(stack, spark.sql(plan.changes.query.sql), landed, version)
+        self._view(stack, changes, SCRATCH, plan.run_id)
+        changed, report = self._counted(spark, plan, landed)
+        if not changed:
+            return None, report
+        only_new = changed == report.inserted and not report.closed
+        return plan.changes.insert if only_new else plan.changes.apply, report
+
+    def _counted(self, spark: SparkSession, plan: BatchPlan, landed: Landed) -> tuple[int, SettleReport]:
+        assert plan.changes is not None
+        changed, inserted, updated, closed, deleted = spark.sql(plan.changes.counts).collect()[0]
+        return changed, SettleReport(landed.rows or 0, inserted, updated, closed, deleted)
+
+    def _kept(self, stack: ExitStack, changes: DataFrame, landed: Landed, version: int) -> DataFrame:
+        """The changes, written down: they are counted and applied, and must be the same both times."""
+        place = f"{landed.handle.place}-changes-{version}"
+        stack.callback(self.store.remove_tree, place)
+        return self._written(changes, place)
+
+    def _tried(self, stack: ExitStack, spark: SparkSession, plan: BatchPlan, landed: Landed, view: str) -> SettleReport:
+        """What the load would do; nothing is changed."""
+        rows = landed.rows or 0
+        if plan.changes is None or not self.exists(plan.table):
+            return SettleReport(rows, inserted=rows, watermark=landed.watermark)
+        version = self.version(spark, plan.table)
+        stored = self.frame(spark, plan.table, version)
+        types = {column.name: self.dialect.type_sql(column.type) for column in plan.columns}
+        for name, type_sql in types.items():
+            if name not in stored.columns:
+                from pyspark.sql import functions as F
+
+                stored = stored.withColumn(name, F.lit(None).cast(type_sql))
+        self._view(stack, stored, "ematix_flow_stored", plan.run_id)
+        changes = self._kept(stack, spark.sql(plan.changes.query.sql), landed, version)
+        self._view(stack, changes, SCRATCH, plan.run_id)
+        return self._counted(spark, plan, landed)[1]
+
+    def _verified(self, spark: SparkSession, plan: BatchPlan, landed: Landed) -> None:
+        """Check the landed rows before anything changes."""
+        if landed.rows == 0:
+            if plan.target.handle_deletes == "hard" and not plan.target.allow_empty_source:
+                raise EmptySource(
+                    f"'{plan.pipeline}' refuses an empty source: handle_deletes='hard' would empty {plan.table}.",
+                    fix="find out why the source is empty, or pass allow_empty_source=True",
+                )
+            return
+        with ExitStack() as stack:
+            if plan.checks:
+                is_there = self.exists(plan.table)
+                stored = self.frame(spark, plan.table) if is_there else self._nothing_stored(spark, plan)
+                self._view(stack, stored, "ematix_flow_stored", plan.run_id)
+            if plan.checks:
+                numbers = spark.sql("SELECT " + ", ".join(f"({check.sql})" for check in plan.checks)).collect()[0]
+                for check, number in zip(plan.checks, numbers, strict=True):
+                    if number:
+                        raise unmet(check, int(number), plan)
+
+    def _nothing_stored(self, spark: SparkSession, plan: BatchPlan) -> DataFrame:
+        """A table that is not there yet, as far as checks look at it."""
+        declared = [f"{quoted(column.name)} {self.dialect.type_sql(column.type)}" for column in plan.columns]
+        return spark.createDataFrame(
+            [], ", ".join([*declared, _VERSION_COLUMNS] if plan.target.is_versioned else declared)
+        )
+
+    def _view(self, stack: ExitStack, frame: DataFrame, name: str, run_id: str) -> str:
+        view = self.dialect.relation(name, run_id).strip("`")
+        frame.createOrReplaceTempView(view)
+        stack.callback(frame.sparkSession.catalog.dropTempView, view)
+        return view
+
+    @contextmanager
+    def _turn(self, table: TableRef) -> Iterator[None]:
+        """One writer of ours at a table at a time."""
+        lock = self.store.lock(f"{BOOKS}/locks/table-{digest(str(table))}.lock", wait=True)
+        assert lock is not None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def execute(self, statements: Sequence[Statement]) -> Mapping[str, int]:
+        """Run statements, each of which is a commit of its own; tables are named schema.table."""
+        raise InvalidPlan(
+            f"{self.system} tables take no SQL steps after a load.",
+            fix="make the step a pipeline of its own that reads the table",
+        )
+
+    # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def lease(self, pipeline: str) -> Iterator[None]:
+        with ExitStack() as stack:
+            with self.store.explained():
+                stack.enter_context(self.books.lease(pipeline))
+            yield
+
+    def open_run(
+        self,
+        pipeline: str,
+        *,
+        run_id: str,
+        logical_run: str | None,
+        target: TableRef,
+        mode: str,
+        now: datetime,
+    ) -> OpenedRun:
+        with self.store.explained():
+            self.store.remove_tree(self._staging_root(pipeline))
+            self.books.take_up(pipeline)
+            return self.books.open(
+                pipeline,
+                run_id=run_id,
+                logical_run=logical_run,
+                folder=f"{target.schema}/{target.name}",
+                target=target,
+                mode=mode,
+                now=now,
+            )
+
+    def close_run(self, run: OpenedRun, *, error: str | None, now: datetime) -> None:
+        with self.store.explained():
+            self.books.close(run, error=error, now=now)
+
+    def peek(self, pipeline: str) -> tuple[str, str] | None:
+        with self.store.explained():
+            return self.books.peek(pipeline)
+
+    def record_step(self, run: OpenedRun, step: str, *, error: str | None, metrics: Any, started: datetime) -> None:
+        with self.store.explained():
+            self.books.record_step(run, step, error=error, metrics=metrics, started=started)
+
+
+@contextmanager
+def told(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """Settings for one statement; one that stayed behind would make other writes vanish without a word."""
+    with _telling:  # several targets may be loaded side by side in one session
+        for key, value in conf.items():
+            spark.conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key in conf:
+                spark.conf.unset(key)

@@ -1,0 +1,7 @@
+"""Window: DataFrames in and out of connections, as documented under this path. Handles have the same as methods."""
+
+from __future__ import annotations
+
+from ematix_flow.run.frames import from_pyspark, to_pandas, to_polars, to_pyspark
+
+__all__ = ["from_pyspark", "to_pandas", "to_polars", "to_pyspark"]

@@ -1,0 +1,61 @@
+"""Sessions of Spark Connect: a server somewhere else, or the native engine in this process.
+
+A client has no JVM: it knows nothing of jars, and only SQL settings travel.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ematix_flow.errors import MissingDriver
+from ematix_flow.spark.failures import explain
+from ematix_flow.spark.reach import require_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+
+
+def open_remote(address: str, app_name: str, conf: Mapping[str, str]) -> SparkSession:
+    """A session on a Spark Connect server, with the settings that it takes.
+
+    Raises:
+        InvalidConfig: the address is none of Spark Connect.
+        ConnectionFailed: nobody listens there. Spark itself would try for minutes.
+        MissingDriver: packages of the client are not installed.
+    """
+    require_server(address)
+    from pyspark.sql import SparkSession
+
+    try:
+        session: SparkSession = SparkSession.builder.remote(address).appName(app_name).getOrCreate()
+        session.version  # noqa: B018 - the first question shows whether it is Spark that answers
+    except ImportError as exc:
+        raise MissingDriver(
+            "Spark Connect needs 'grpcio', 'grpcio-status' and 'googleapis-common-protos'.",
+            fix='pip install "ematix-flow[connect]"',
+        ) from exc
+    except Exception as exc:
+        raise (explain(exc) or exc) from exc
+    set_what_can_be_set(session, conf)
+    return session
+
+
+def set_what_can_be_set(session: SparkSession, conf: Mapping[str, str]) -> None:
+    """Tell a running session all settings that may still change."""
+    with warnings.catch_warnings():
+        # A server warns of settings that mean nothing to it; they mean something elsewhere.
+        warnings.filterwarnings("ignore", message=".*NOT supported in Spark Connect", category=UserWarning)
+        for key, value in conf.items():
+            if session.conf.isModifiable(key):
+                session.conf.set(key, value)
+
+
+def forget_remote_mode() -> None:
+    """Let PySpark start Spark in this process even though its environment names a server."""
+    for name in _CONNECT_VARIABLES:
+        os.environ.pop(name, None)

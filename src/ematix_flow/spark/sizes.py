@@ -1,0 +1,49 @@
+"""How large this machine is, and what follows from it for a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from ematix_flow.errors import InvalidConfig
+
+
+def local_sizes(master: str, cores: int, memory_mb: int) -> dict[str, str]:
+    """Settings of a session on this machine that follow from its size."""
+    return {
+        "spark.sql.shuffle.partitions": str(2 * cores_of(master, cores)),
+        "spark.driver.memory": f"{max(512, min(2048, memory_mb // 2))}m",
+    }
+
+
+def cores_of(master: str, cores: int) -> int:
+    """The number of tasks that run at once on a local master.
+
+    >>> cores_of("local[4]", 2), cores_of("local[*]", 8), cores_of("local", 8), cores_of("local[2, 3]", 8)
+    (4, 8, 1, 2)
+    """
+    if not master.startswith("local"):
+        return cores
+    inside = re.fullmatch(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*\d+\s*)?\])?", master)
+    if inside is None:
+        raise InvalidConfig(f"'{master}' is no Spark master.", fix="local[*], local[4], spark://host:7077, yarn, …")
+    return cores if inside[1] == "*" else int(inside[1] or 1)
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_mb_of_machine() -> int:
+    """Memory of this machine, or of the container around us; 4 GiB where nobody says."""
+    sizes = []
+    try:
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        sizes.append(4 << 30)
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
+        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return min(sizes) >> 20

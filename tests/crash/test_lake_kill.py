@@ -1,0 +1,123 @@
+"""`kill -9` of loads into lake tables: whether the commit was made decides what the next run does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+MODULE = """
+import os
+from typing import Annotated
+from ematix_flow import BigInt, Text, ematix, pk
+
+@ematix.connection
+class till:
+    kind = "sqlite"
+    path = "till.db"
+
+@ematix.connection
+class lake:
+    kind = os.environ["LAKE_KIND"]
+    path = "lake"
+
+@ematix.table(schema="sales")
+class Loaded:
+    id: Annotated[BigInt, pk()]
+    name: Text
+
+for mode in ("append", "truncate", "merge", "scd2"):
+    @ematix.pipeline(name=mode, source_connection="till", target=Loaded, target_connection="lake", mode=mode)
+    def load(conn):
+        return "SELECT id, name FROM source"
+
+@ematix.table(schema="main")
+class Copied:
+    id: Annotated[BigInt, pk()]
+    name: Text
+    batch: Text
+
+@ematix.pipeline(source_connection="lake", target=Copied, target_connection="till", mode="truncate")
+def look(conn):
+    return "SELECT row_number() OVER (ORDER BY id, name) AS id, name, _batch_id AS batch FROM sales.loaded"
+"""
+
+CELLS = [
+    ("delta_local", "append", "mid-settle"),
+    ("delta_local", "merge", "committed"),
+    ("delta_local", "scd2", "staged"),
+]
+if os.environ.get("EMATIX_PROVE"):
+    CELLS = [
+        (kind, mode, point)
+        for kind in ("delta_local",)
+        for mode in ("append", "truncate", "merge", "scd2")
+        for point in ("opened", "planned", "staged", "mid-settle", "committed", "settled")
+    ]
+
+
+@dataclass
+class LakeProject:
+    """A project with a SQLite source and a lake."""
+
+    folder: Path
+    kind: str
+
+    def run(self, pipeline: str, crash_at: str | None = None) -> tuple[int, str]:
+        """One `flow run`; exit code and what was said."""
+        env = {**os.environ, "LAKE_KIND": self.kind, "PYTHONPATH": str(self.folder)}
+        env |= {"EMATIX_FLOW_CRASH_AT": crash_at} if crash_at else {}
+        command = [sys.executable, "-m", "ematix_flow", "run", "--module", "lakes", pipeline, "--json"]
+        done = subprocess.run(command, cwd=self.folder, env=env, text=True, capture_output=True, timeout=300)
+        return done.returncode, done.stdout + done.stderr
+
+    def sql(self, statement: str) -> list[tuple[object, ...]]:
+        """One statement on the SQLite file."""
+        db = sqlite3.connect(self.folder / "till.db", isolation_level=None)
+        try:
+            return db.execute(statement).fetchall()
+        finally:
+            db.close()
+
+    def rows(self) -> list[str]:
+        """The names in the lake table, read by a load of its own."""
+        code, said = self.run("look")
+        assert code == 0, said
+        return [str(row[0]) for row in self.sql("SELECT name FROM copied ORDER BY name")]
+
+    def statuses(self) -> list[str]:
+        """How the runs ended, by the history beside the tables."""
+        history = (self.folder / "lake" / "_ematix_flow" / "run_history").glob("*.json")
+        records = [json.loads(file.read_text()) for file in history]
+        return [record["status"] for record in sorted(records, key=lambda record: str(record["started_at"]))]
+
+
+@pytest.fixture
+def lake_project(tmp_path: Path, request: pytest.FixtureRequest) -> LakeProject:
+    project = LakeProject(tmp_path, request.param)
+    (tmp_path / "lakes.py").write_text(MODULE)
+    project.sql("CREATE TABLE source (id INTEGER PRIMARY KEY, name TEXT)")
+    project.sql("INSERT INTO source VALUES (1, 'a'), (2, 'b')")
+    return project
+
+
+@pytest.mark.parametrize(("lake_project", "mode", "point"), CELLS, indirect=["lake_project"])
+def test_a_killed_load_is_made_good_by_the_next_run(lake_project: LakeProject, mode: str, point: str) -> None:
+    code, said = lake_project.run(mode)
+    assert code == 0, said
+    lake_project.sql("UPDATE source SET name = 'B' WHERE id = 2")
+    code, said = lake_project.run(mode, crash_at=point)
+    assert code == -9, said
+    code, said = lake_project.run(mode)
+    assert code == 0, said
+    expected = {"append": ["B", "a", "a", "b"], "scd2": ["B", "a", "b"]}.get(mode, ["B", "a"])
+    assert lake_project.rows() == expected
+    assert "running" not in lake_project.statuses()
+    staging = lake_project.folder / "lake" / "_ematix_flow" / "staging"
+    assert not [file for file in staging.rglob("*") if file.is_file()]

@@ -1,0 +1,82 @@
+"""The one-statement modes of lake tables against the models: the same stories, told to a database that knows MERGE.
+
+DuckDB stands for Spark here: the statements are those of `plan/changes.py`, and hundreds of stories take seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+
+from ematix_flow.backends.duckdb_dialect import DuckdbDialect
+from ematix_flow.backends.sql import SqlBackend
+from ematix_flow.contracts.dialect import LANDED, SCRATCH
+from ematix_flow.contracts.plans import SettleReport, SourceQuery, Stamp
+from ematix_flow.declare.connection import DuckDBConnection
+from ematix_flow.declare.pipeline import PipelineSpec
+from ematix_flow.plan.batch import plan_load
+from ematix_flow.run.places import opened
+from tests.plan import test_history_property as histories, test_merge_property as merges
+from tests.plan.loading import SOURCE, Db, Loaded, Row, database, minute
+
+EXAMPLES = 1000 if os.environ.get("EMATIX_PROVE") else 60
+
+
+class OneStatement(DuckdbDialect):
+    """DuckDB as if it knew no transactions and no keys."""
+
+    keeps_keys = False
+    commits_each_statement = True
+
+
+class OneStatementDb(Db):
+    """A database that is changed by one statement per load."""
+
+    def load(self, spec: PipelineSpec, rows: Sequence[Row], *, now: int, run_id: str = "") -> Loaded:
+        self.put(spec, rows)
+        stamp = Stamp(run_id or str(uuid4()), minute(now))
+        with opened(spec, spec.target) as places:
+            backend = places.target
+            assert isinstance(backend, SqlBackend)
+            source = places.source_side(SourceQuery(sql=f"SELECT * FROM {SOURCE}"))
+            side = replace(places.target_side(spec.target), dialect=OneStatement(""))
+            plan = plan_load(spec, spec.target, source, side, stamp=stamp, stored_mark=None)
+            assert plan.changes is not None and plan.landing_sql is not None
+            with backend.transaction() as db:
+                for statement in plan.ddl.statements:
+                    db.execute(statement.sql)
+                db.execute(self.dialect.create_landed(LANDED, plan.landing_sql))
+                landed, _ = backend.verified(db, plan, None)
+                db.execute(self.dialect.create_scratch(SCRATCH, plan.changes.query.sql, ()))
+                changed, *counts = db.execute(plan.changes.counts).fetchone()
+                report = SettleReport(landed, *map(int, counts))
+                only_new = changed == report.inserted and not report.closed
+                if changed:
+                    db.execute((plan.changes.insert if only_new else plan.changes.apply).sql)
+                for relation in (LANDED, SCRATCH):
+                    db.execute(f"DROP TABLE {self.dialect.quote(relation)}")
+        return Loaded(stamp.run_id, report)
+
+
+@pytest.fixture
+def one_statement_db() -> Iterator[Db]:
+    with database(DuckDBConnection(name="store", path=":memory:"), schema="main") as db:
+        yield OneStatementDb(db.connection, db.schema, db.backend, db.own)
+
+
+@histories.prove(EXAMPLES)
+@given(story=histories.stories())
+def test_histories_by_one_statement_are_those_of_the_model(one_statement_db: Db, story: Any) -> None:
+    histories.run(one_statement_db, replace(story, exact=False))
+
+
+@merges.prove(EXAMPLES)
+@given(story=merges.stories())
+def test_merges_by_one_statement_are_those_of_the_model(one_statement_db: Db, story: Any) -> None:
+    merges.run(one_statement_db, story)

@@ -1,0 +1,152 @@
+"""Sessions that the user made: their settings stay, they are not stopped, their DataFrames are loaded where they live.
+
+Each test is a process of its own, as a notebook is: PySpark has one Spark per process, and ours must not be the first.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import ematix_flow
+
+HEAD = """
+    import os, sys, traceback
+    def fail(*what):  # a Spark Connect server in this process would keep a broken one alive
+        traceback.print_exception(*what)
+        sys.stderr.flush()
+        os._exit(1)
+    sys.excepthook = fail
+"""
+CLASSIC = """
+    from pyspark.sql import SparkSession
+    mine = (
+        SparkSession.builder.master("local[1]").appName("mine")
+        .config("spark.sql.session.timeZone", "America/New_York")
+        .config("spark.sql.shuffle.partitions", "3")
+        .config("spark.sql.ansi.enabled", "false")
+        .config("spark.sql.execution.arrow.pyspark.enabled", "false")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    NAMES = ("spark.app.name", "spark.sql.session.timeZone", "spark.sql.shuffle.partitions", "spark.sql.ansi.enabled",
+             "spark.sql.execution.arrow.pyspark.enabled")
+    before = {name: mine.conf.get(name) for name in NAMES}
+"""
+CONNECT = """
+    from pyspark.sql import SparkSession
+    mine = SparkSession.builder.remote("local[1]").config("spark.sql.shuffle.partitions", "3").getOrCreate()
+    NAMES = ("spark.sql.shuffle.partitions", "spark.sql.session.timeZone")
+    before = {name: mine.conf.get(name) for name in NAMES}
+"""
+USE = """
+    import datetime as dt
+    import pandas as pd
+    import ematix_flow.spark
+    from ematix_flow import Annotated, BigInt, Text, TimestampTZ, connect, ematix, pk
+    from ematix_flow.normalize import trim
+
+    db = connect("db", url="sqlite:///shop.db")
+    noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+
+    # A frame in memory that needs Spark goes through the session there is, whatever its clock.
+    @ematix.table(schema="main")
+    class Cleaned:
+        id: Annotated[BigInt, pk()]
+        name: Annotated[Text, trim()]
+        at: TimestampTZ
+        wall: TimestampTZ
+
+    frame = pd.DataFrame({"id": [1, 2], "name": [" a ", "b"], "at": [noon, noon]})
+    frame["wall"] = pd.Timestamp("2026-01-01 12:00")
+    db.write_df(frame, "main.cleaned", mode="append", target=Cleaned)
+    found = db.to_polars("SELECT id, name, at, wall FROM cleaned ORDER BY id").rows()
+    assert found == [(1, "a", noon, noon), (2, "b", noon, noon)], found
+
+    # Reading into the session that is named, and into the one there is.
+    for session in (mine, None):
+        rows = db.to_pyspark("SELECT id, name FROM cleaned", session=session)
+        assert rows.sparkSession is mine
+    rows = db.read_spark_df(mine, "SELECT id, name FROM cleaned ORDER BY id")
+    db.execute("DELETE FROM cleaned WHERE id = 2")
+    assert [tuple(row) for row in rows.orderBy("id").collect()] == [(1, "a"), (2, "b")], "it has been read"
+
+    # A DataFrame of the user's, by function, by method, and from a pipeline.
+    users = mine.createDataFrame([(7, "x"), (8, None)], "id long, name string")
+    assert ematix_flow.spark.from_pyspark(users, "main.users", connection=db, mode="append").rows_inserted == 2
+    assert db.write_spark_df(users, "main.users", mode="merge", keys=["id"]).rows_unchanged == 2
+    assert db.write_df(users.where("id = 7"), "main.users", mode="truncate").rows_inserted == 1
+
+    @ematix.table(schema="main")
+    class Loaded:
+        id: Annotated[BigInt, pk()]
+        name: Text | None
+
+    @ematix.pipeline(target=Loaded, target_connection=db.connection, mode="append")
+    def load(conn):
+        return users
+
+    assert load.sync().rows_inserted == 2
+    assert db.from_pyspark(users, Loaded, mode="merge").rows_unchanged == 2
+    assert db.to_polars("SELECT * FROM users").rows() == [(7, "x")]
+
+    # From another thread, where Spark knows of no active session.
+    import threading
+    failed = []
+    def elsewhere():
+        try:
+            db2 = connect("db", url="sqlite:///shop.db")
+            db2.write_df(users, "main.threaded", mode="append")
+            db2.write_df(frame.assign(id=[3, 4]), "main.cleaned", mode="append", target=Cleaned)
+            db2.close()
+        except BaseException as exc:
+            failed.append(exc)
+    thread = threading.Thread(target=elsewhere)
+    thread.start(); thread.join()
+    assert not failed, failed
+
+    assert {name: mine.conf.get(name) for name in NAMES} == before, "settings stay"
+    from ematix_flow.spark.session import close_session
+    close_session()
+    assert mine.range(3).count() == 3, "it was not stopped"
+    mine.stop()
+    try:
+        db.write_df(users, "main.late", mode="append")
+    except ematix_flow.errors.EngineFailed as exc:
+        assert "has been stopped" in str(exc), exc
+    else:
+        raise AssertionError("a frame of a stopped session was taken")
+    try:
+        db.to_pyspark("SELECT 1 AS a", session=mine)
+    except ematix_flow.errors.EngineFailed as exc:
+        assert "has been stopped" in str(exc), exc
+    else:
+        raise AssertionError("a stopped session was used")
+    db.close()
+    print("all of it", flush=True)
+"""
+
+
+def run(script: str, folder: Path) -> None:
+    paths = os.pathsep.join([str(Path(ematix_flow.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths, "HOME": str(folder), "EMATIX_FLOW_APPCDS": "use"},
+        check=False,
+    )
+    assert done.returncode == 0 and "all of it" in done.stdout, done.stderr[-6000:]
+
+
+def test_a_classic_session_of_the_users_is_used_as_it_is(tmp_path: Path) -> None:
+    run(HEAD + CLASSIC + USE, tmp_path)
+
+
+def test_a_connect_session_of_the_users_is_used_as_it_is(tmp_path: Path) -> None:
+    run(HEAD + CONNECT + USE, tmp_path)

@@ -1,0 +1,108 @@
+"""The native engine: in a process of its own, since PySpark cannot change its engine within one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.contracts.session import SessionNeeds, SparkSettings
+from ematix_flow.errors import AlreadyRunning, RouteImpossible
+from ematix_flow.plan.native import against_native
+from ematix_flow.plan.route import choose_route
+from ematix_flow.spark.session import open_session
+
+ROOT = Path(__file__).parents[2]
+
+# What a load leans on, once each: values, markers, every mode, errors, and types from and to every kind of system.
+SLICE = (
+    "tests/spark/test_fitting.py",
+    "tests/spark/test_expressions.py",
+    "tests/backends/test_postgres.py::TestPostgres::test_all_markers_mean_the_same_on_every_route",
+    "tests/backends/test_postgres.py::TestPostgres::test_every_type_keeps_every_value",
+    "tests/backends/test_postgres.py::TestPostgres::test_both_routes_write_the_same_history_to_the_last_byte",
+    "tests/backends/test_postgres.py::TestPostgres::test_targets_that_go_through_spark_share_one_reading",
+    "tests/backends/test_sqlite.py::TestSqlite::test_truncate_replaces_everything_or_nothing",
+    "tests/backends/test_type_matrix.py::test_every_value_arrives_from_this_system_in_every_other[Parquet]",
+)
+
+
+def test_a_slice_of_the_contract_holds_on_the_native_engine() -> None:
+    environment = {**os.environ, "EMATIX_TEST_ENGINE": "native"}
+    for name in [name for name in environment if name.startswith("PYTEST_")]:
+        del environment[name]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", *SLICE],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "passed" in done.stdout and "skipped" not in done.stdout, done.stdout[-500:]
+
+
+PROGRAM = """
+import json, sys, threading
+from ematix_flow.contracts.session import SessionNeeds, SparkSettings
+from ematix_flow.errors import AlreadyRunning
+from ematix_flow.spark.session import close_session, open_session
+spark = open_session(SessionNeeds(), SparkSettings(engine="native"))
+said = {"rows": spark.range(3).count(), "again": open_session(SessionNeeds(), SparkSettings(engine="native")) is spark}
+said["zone"] = spark.conf.get("spark.sql.session.timeZone")
+try:
+    open_session(SessionNeeds(), SparkSettings())
+except AlreadyRunning as exc:
+    said["refused"] = exc.message
+close_session()
+try:
+    open_session(SessionNeeds(), SparkSettings())
+except AlreadyRunning as exc:
+    said["refused later"] = exc.message
+spark = open_session(SessionNeeds(), SparkSettings(engine="native"))
+said["after closing"] = spark.range(4).count()
+print(json.dumps(said))
+"""
+
+
+def test_a_process_has_one_engine_from_start_to_end_and_says_so() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True)
+    said = json.loads(done.stdout)
+    assert (said["rows"], said["again"], said["zone"], said["after closing"]) == (3, True, "UTC", 4)
+    assert "already moves rows with the native engine" in said["refused"]
+    assert said["refused later"] == said["refused"]
+    assert done.stderr == "", "nothing but our own words on the terminal"
+
+
+def test_a_process_that_runs_spark_refuses_the_native_engine(spark: object) -> None:
+    with pytest.raises(AlreadyRunning, match="PySpark cannot change to the native engine") as caught:
+        open_session(SessionNeeds(), SparkSettings(engine="native"))
+    assert "process of its own" in (caught.value.fix or "")
+
+
+def test_the_route_is_forced_by_the_pipeline_or_chosen_by_the_project() -> None:
+    assert choose_route("native", []).engine == "native"
+    assert choose_route("auto", ["files are not a database"], mover="native").engine == "native"
+    assert choose_route("auto", [], mover="native").engine == "pushdown"
+    assert choose_route("spark", ["x"], mover="native").engine == "spark"
+    assert choose_route("auto", ["x"], against_native=["y"]).engine == "spark"
+
+
+@pytest.mark.parametrize(("source", "sink"), [("postgres", "kafka"), ("delta_local", "postgres")])
+def test_a_system_that_needs_a_jvm_is_refused_when_planning(source: str, sink: str) -> None:
+    reasons = against_native((source, None), (sink, None))
+    with pytest.raises(RouteImpossible, match="connectors for a JVM") as caught:
+        choose_route("native", [], against_native=reasons)
+    assert "engine='spark'" in (caught.value.fix or "")
+
+
+def test_only_parquet_files_are_for_the_native_engine() -> None:
+    for file_format in ("csv", "json_lines", "orc"):
+        assert against_native(("object_store_local", file_format), ("sqlite", None)), file_format
+        assert against_native(("sqlite", None), ("object_store_local", file_format)), file_format
+    assert not against_native(("object_store_local", "parquet"), ("postgres", None))
