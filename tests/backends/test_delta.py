@@ -22,8 +22,9 @@ from ematix_flow.declare.table import table_spec
 from ematix_flow.errors import FlowError, InvalidPlan, InvalidSource
 from ematix_flow.testing.bench import Bench, source_name
 from ematix_flow.testing.contract import BackendContract
-from ematix_flow.testing.contract_runs import AfterLoad
+from ematix_flow.testing.contract_runs import AfterLoad, Books, Looking, SeveralTargets
 from ematix_flow.testing.contract_sources import Markers, RowSteps, Sources
+from ematix_flow.testing.contract_tables import Tables
 from ematix_flow.testing.contract_values import Names, Types, UnfitValues
 from ematix_flow.testing.endpoints import Endpoint, SqlEndpoint, SqliteEndpoint
 from ematix_flow.testing.gaps import never, notyet
@@ -171,8 +172,20 @@ class TestDelta(BackendContract):
 
 if not os.environ.get("EMATIX_PROVE"):
     # What a value goes through on its way is the same for all targets that Spark writes, and the tests of files look at
-    # it; a load into a lake table takes seconds, so `make test` leaves these parts to `make prove`.
-    for part in (Types, UnfitValues, Names, Sources, RowSteps, Markers, AfterLoad):
+    # it; a load into a lake table takes seconds, so `make test` keeps to the modes and leaves the rest to `make prove`.
+    for part in (
+        Tables,
+        Types,
+        UnfitValues,
+        Names,
+        Sources,
+        RowSteps,
+        Markers,
+        Looking,
+        Books,
+        SeveralTargets,
+        AfterLoad,
+    ):
         for name in vars(part):
             if name.startswith("test_"):
                 setattr(TestDelta, name, None)
