@@ -35,6 +35,7 @@ prove: env ## the long proofs: every kill point, clusters, Spark Connect, the na
 	$(BIN)/python proofs/native.py
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_files_contract.py -k S3 -n $(WORKERS)
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_delta.py tests/plan/test_changes_property.py -n $(WORKERS)
+	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_warehouse_contract.py tests/backends/test_warehouse_kill.py -n $(WORKERS)
 	$(WITH_JAVA) && $(BIN)/python proofs/big_load.py
 	$(WITH_JAVA) && $(BIN)/python benchmarks/startup.py
 

@@ -114,7 +114,7 @@ def jdbc(url: str, kind: str) -> str:
 
 OURS, PLAIN, TUNED, DUCKDB = "ematix-flow", "PySpark JDBC", "PySpark JDBC, partitioned", "DuckDB + COPY"
 STREAMING = "PySpark JDBC, fetch size"
-NATIVE = "ematix-flow (native)"
+NATIVE, PARALLEL = "ematix-flow (native)", "ematix-flow, 2 readers"
 TABLE = (
     "CREATE TABLE {} (l_orderkey bigint{key}, l_linenumber int{key}, l_partkey bigint, l_suppkey bigint, "
     "l_quantity numeric(15,2), l_extendedprice numeric(15,2), l_discount numeric(15,2), l_tax numeric(15,2), "
@@ -268,6 +268,8 @@ def mariadb(stage: Stage) -> None:
                 lambda: _clean(stage),
                 lambda: stage.plain("plain_copy", "bench.lineitem", "append", "streaming"),
             ),
+            # The last one, since the table gets a key for it.
+            PARALLEL: (lambda: _with_key(stage), lambda: stage.flow("from_mariadb_in_parts")),
         },
         lambda: stage.expect("bench.lineitem", stage.rows),
     )
@@ -333,11 +335,30 @@ def _duckdb(stage: Stage, *more: str, table: str = "bench.lineitem", folder: str
 def _fill_mariadb(stage: Stage) -> None:
     """By CSV and LOAD DATA, without the code under test."""
     import duckdb
+
+    csv = stage.home / "lineitem.csv"
+    duckdb.sql(f"COPY (SELECT * FROM read_parquet('{stage.source}/*.parquet')) TO '{csv}' (FORMAT csv, HEADER false)")
+    _on_mariadb(
+        stage,
+        "DROP DATABASE IF EXISTS bench",
+        "CREATE DATABASE bench",
+        TABLE.format("bench.lineitem", key="").replace("numeric", "decimal").replace(" text", " varchar(100)"),
+        f"LOAD DATA LOCAL INFILE '{csv}' INTO TABLE bench.lineitem CHARACTER SET utf8mb4 "
+        "FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"'",
+    )
+    csv.unlink()
+
+
+def _with_key(stage: Stage) -> None:
+    """The MariaDB table with the key that its reads are split by."""
+    _clean(stage)
+    _on_mariadb(stage, "ALTER TABLE bench.lineitem ADD PRIMARY KEY (l_orderkey, l_linenumber)")
+
+
+def _on_mariadb(stage: Stage, *statements: str) -> None:
     import pymysql
 
     parts = urlsplit(stage.mariadb or "")
-    csv = stage.home / "lineitem.csv"
-    duckdb.sql(f"COPY (SELECT * FROM read_parquet('{stage.source}/*.parquet')) TO '{csv}' (FORMAT csv, HEADER false)")
     with pymysql.connect(
         host=parts.hostname,
         port=parts.port or 3306,
@@ -347,15 +368,8 @@ def _fill_mariadb(stage: Stage) -> None:
         autocommit=True,
     ) as db:
         cursor = db.cursor()
-        for statement in (
-            "DROP DATABASE IF EXISTS bench",
-            "CREATE DATABASE bench",
-            TABLE.format("bench.lineitem", key="").replace("numeric", "decimal").replace(" text", " varchar(100)"),
-            f"LOAD DATA LOCAL INFILE '{csv}' INTO TABLE bench.lineitem CHARACTER SET utf8mb4 "
-            "FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"'",
-        ):
+        for statement in statements:
             cursor.execute(statement)
-    csv.unlink()
 
 
 def report(stage: Stage, *, as_json: bool) -> None:

@@ -22,3 +22,6 @@ fi
 if [ -z "${EMATIX_TEST_KAFKA:-}" ]; then
     "$PYTHON" -m tests.services.kafka fetch >/dev/null # jars, into the cache; nothing to do when they are there
 fi
+if [ -z "${EMATIX_TEST_SNOWFLAKE_URL:-}" ]; then
+    "$PYTHON" -m tests.services.fakesnow fetch >/dev/null # a Python environment of its own, in the cache
+fi

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from ematix_flow.backends.jars import cache_root
-from tests.services import kafka, mariadb, moto, postgres
+from tests.services import fakesnow, kafka, mariadb, moto, postgres
 from tests.services.kafka import KafkaServer
 from tests.services.mariadb import MariadbServer
 from tests.services.moto import S3Server
@@ -29,6 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("EMATIX_TEST_CACHE", str(cache_root()))
     os.environ["EMATIX_FLOW_CACHE_DIR"] = os.environ["EMATIX_TEST_CACHE"]
     os.environ["EMATIX_FLOW_APPCDS"] = "use"
+    os.environ["EMATIX_FLOW_SHORT_JOB"] = (
+        "true"  # thousands of tiny jobs: compiling them well takes longer than they do
+    )
     os.environ.setdefault("EMATIX_FLOW_RUN_LOG_URL", "memory://")
     if not hasattr(config, "workerinput"):
         config.stash[RUN_FOLDER] = RunFolder.create()
@@ -42,6 +45,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         mariadb.stop(folder.path / "mariadb")
         kafka.stop(folder.path / "kafka")
         moto.stop(folder.path / "moto")
+        fakesnow.stop(folder.path / "fakesnow")
         folder.close()
 
 
@@ -103,6 +107,12 @@ def s3_endpoint(s3_server: S3Server, s3_bucket: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LAKE_KEY_ID", s3_server.loader[0])
     monkeypatch.setenv("LAKE_SECRET", s3_server.loader[1])
     return s3_server.endpoint
+
+
+@pytest.fixture(scope="session")
+def snowflake_url() -> str:
+    """The address of the one stand-in for Snowflake of this test run."""
+    return fakesnow.shared_server(RunFolder.joined())
 
 
 @pytest.fixture

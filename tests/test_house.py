@@ -43,7 +43,12 @@ ROOMS = [
 # Further walls. A planner is handed what it needs.
 WALLS = {"plan": {"backends", "config"}}
 # Methods of declared things and of handles that act (`.sync()` and its like) look up who does it when they are called.
-LATE_BINDINGS = {("declare/pipeline.py", "run"), ("declare/table.py", "run"), ("config/handles.py", "run")}
+LATE_BINDINGS = {
+    ("declare/pipeline.py", "run"),
+    ("declare/table.py", "run"),
+    ("declare/warehouse.py", "run"),
+    ("config/handles.py", "run"),
+}
 # Written for tests, so it may know every room; nobody imports it.
 FREE = {"testing"}
 # The other modules beside the rooms are windows: import paths that documents promise, and nothing but re-exports.

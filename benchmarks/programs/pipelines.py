@@ -85,3 +85,8 @@ def unload(conn):
 @ematix.pipeline(target=Lineitem, mode="truncate", source_connection="shop", target_connection="base")
 def from_mariadb(conn):
     return "SELECT * FROM bench.lineitem"
+
+
+@ematix.pipeline(target=Lineitem, mode="truncate", source_connection="shop", target_connection="base", parallel_reads=2)
+def from_mariadb_in_parts(conn):
+    return "SELECT * FROM bench.lineitem"

@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # editors and type checkers see plain imports
         DeltaS3Connection as DeltaS3Connection,
         DuckDBConnection as DuckDBConnection,
         GlueSchemaRegistryConnection as GlueSchemaRegistryConnection,
+        IcebergConnection as IcebergConnection,
         KafkaConnection as KafkaConnection,
         KinesisConnection as KinesisConnection,
         MySQLConnection as MySQLConnection,
@@ -69,6 +70,9 @@ if TYPE_CHECKING:  # editors and type checkers see plain imports
         natural_key as natural_key,
         nullable as nullable,
         pk as pk,
+    )
+    from ematix_flow.declare.maintenance import (
+        Maintenance as Maintenance,
     )
     from ematix_flow.declare.namespace import (
         ematix as ematix,
@@ -137,6 +141,7 @@ _EXPORTS: dict[str, str] = {
     "Connection": "ematix_flow.declare.connection",
     "DeltaLocalConnection": "ematix_flow.declare.connection",
     "DeltaS3Connection": "ematix_flow.declare.connection",
+    "IcebergConnection": "ematix_flow.declare.connection",
     "DuckDBConnection": "ematix_flow.declare.connection",
     "GlueSchemaRegistryConnection": "ematix_flow.declare.connection",
     "KafkaConnection": "ematix_flow.declare.connection",
@@ -157,6 +162,7 @@ _EXPORTS: dict[str, str] = {
     "natural_key": "ematix_flow.declare.keys",
     "nullable": "ematix_flow.declare.keys",
     "pk": "ematix_flow.declare.keys",
+    "Maintenance": "ematix_flow.declare.maintenance",
     "ematix": "ematix_flow.declare.namespace",
     "CDC": "ematix_flow.declare.stream",
     "Aggregation": "ematix_flow.declare.stream",
@@ -198,6 +204,7 @@ __all__ = [
     "Decimal",
     "DeltaLocalConnection",
     "DeltaS3Connection",
+    "IcebergConnection",
     "Double",
     "DuckDBConnection",
     "Float",
@@ -209,6 +216,7 @@ __all__ = [
     "KafkaConnection",
     "KinesisConnection",
     "Lookup",
+    "Maintenance",
     "ManagedTable",
     "MySQLConnection",
     "Numeric",

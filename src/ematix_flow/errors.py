@@ -351,6 +351,12 @@ class UdfFailed(RunError, ValueError):
     code = "FLOW507"
 
 
+class WarehouseSyncError(RunError, RuntimeError):
+    """Rows could not be moved from one warehouse to another."""
+
+    code = "FLOW508"
+
+
 class StreamError(FlowError):
     """A stream started and could not go on."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,9 @@ from ematix_flow.backends.catalog import open_backend
 from ematix_flow.config import connect
 from ematix_flow.connections import MySQLConnection, ObjectStoreLocalConnection, PostgresConnection
 from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.namespace import Ematix
+from ematix_flow.declare.pipeline import Pipeline
+from ematix_flow.declare.target import Target
 from ematix_flow.errors import (
     ConnectionFailed,
     DuplicateKeys,
@@ -24,10 +28,14 @@ from ematix_flow.errors import (
     UnfitValue,
 )
 from ematix_flow.markers import pk
-from ematix_flow.testing.bench import Bench, RouteName
+from ematix_flow.normalize import derive
+from ematix_flow.testing.bench import Bench, RouteName, Table, source_name
 from ematix_flow.testing.contract import BackendContract
 from ematix_flow.testing.contract_values import same, typed_rows, typed_table
-from ematix_flow.testing.endpoints import KEY, Endpoint, FilesEndpoint, MysqlEndpoint, SqlEndpoint, in_order
+from ematix_flow.testing.endpoints import KEY, Endpoint, FilesEndpoint, MysqlEndpoint, Row, SqlEndpoint, in_order
+from ematix_flow.testing.registry import isolated_registry
+from ematix_flow.testing.runlog import MemoryRunLog, use_run_log
+from ematix_flow.transforms import filter_where
 from ematix_flow.types import JSON, BigInt, Bytes, Integer, SmallInt, String, Text, TimestampTZ
 from tests.services.mariadb import MariadbServer
 
@@ -245,3 +253,130 @@ class TestMysql(BackendContract):
             ("price", "decimal(8,2)"),
         ]
         assert found["truncated"] and found["rows"] == [[1, "ann", Decimal("1.50")]]
+
+
+# ── several readers, for pipelines that ask for them ─────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def from_mysql(mysql_url: str, pg_url: str, tmp_project: Path) -> Iterator[Bench]:
+    """Rows of MySQL for PostgreSQL."""
+    shop = MysqlEndpoint(MySQLConnection(name="shop", url=mysql_url), "shop")
+    with isolated_registry(), use_run_log(MemoryRunLog()):
+        yield Bench(SqlEndpoint(PostgresConnection(name="warehouse", url=pg_url), "analytics"), shop)
+
+
+def put_keyed(bench: Bench, table: Table, rows: Sequence[Row], key: str) -> None:
+    """Put rows into the source, in a table with a key."""
+    bench.put(table, rows, route="spark")
+    assert isinstance(bench.source, SqlEndpoint)
+    bench.source.execute(f"ALTER TABLE {bench.source.sql_name(source_name(table))} ADD {key}")
+
+
+def plan_of(pipeline: Pipeline) -> str:
+    return "\n".join(pipeline.preview().targets[0].plan_sql)
+
+
+@pytest.mark.parametrize("readers", [1, 257, 0, -2, True, 2.0, "2"])
+def test_the_number_of_readers_is_checked(from_mysql: Bench, readers: Any) -> None:
+    users = from_mysql.table("users", id=BigInt)
+    for allowed in (None, 2, 256):
+        from_mysql.pipeline(users, route="spark", mode="append", parallel_reads=allowed)
+    with pytest.raises(ValueError, match="parallel_reads must be a whole number from 2 to 256"):
+        from_mysql.pipeline(users, route="spark", mode="append", parallel_reads=readers)
+
+
+def test_several_readers_feed_a_merge_as_one_does(from_mysql: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench = from_mysql
+    users = bench.table("users", id=Annotated[BigInt, pk()], line=Annotated[Integer, pk()], name=Text | None)
+    keys = [*range(-50, 400), *range(7_000_000, 7_000_300), 2**62]
+    rows = [(key, line, f"n{key}" if key % 7 else None) for key in keys for line in (1, 2)]
+    put_keyed(bench, users, rows, "PRIMARY KEY (id, line)")
+    pipeline = bench.pipeline(users, route="spark", mode="merge", parallel_reads=3)
+    assert "read by Spark, in 3 parts by `id`, each as of its own moment\n" in plan_of(pipeline)
+    with caplog.at_level(logging.INFO, "ematix_flow"):
+        first = pipeline.sync()
+    assert "'shop' is read in 3 parts by `id`" in caplog.text
+    assert first.rows_inserted == len(rows) and bench.rows(users) == in_order(rows)
+    changed = [(key, line, "new" if key % 10 == 0 else name) for key, line, name in rows]
+    put_keyed(bench, users, changed, "PRIMARY KEY (id, line)")
+    again = pipeline.sync()
+    assert (again.rows_inserted, again.rows_updated) == (0, sum(row[2] == "new" for row in changed))
+    assert bench.rows(users) == in_order(changed)
+
+
+def test_several_readers_take_what_the_source_computes(from_mysql: Bench) -> None:
+    bench = from_mysql
+    rows = [(None if n % 5 == 0 else n, f"n{n}") for n in range(200)]
+    put_keyed(bench, bench.table("users", id=BigInt | None, first=Text), rows, "KEY (id)")
+    users = bench.table("users", id=BigInt | None, name=Annotated[Text | None, derive("CONCAT(first, ' ', id)")])
+    pipeline = bench.pipeline(
+        users,
+        route="spark",
+        mode="append",
+        parallel_reads=2,
+        transforms_pre=[filter_where("name IS NULL OR id > 20")],
+        function=lambda conn: "SELECT * FROM shop.src_users WHERE first <> 'n7' OR first = 'n8' -- not him",
+    )
+    assert "in 2 parts by `id`" in plan_of(pipeline)
+    pipeline.sync()
+    kept = [(n, None if n is None else f"{first} {n}") for n, first in rows if n is None or n > 20]
+    assert bench.rows(users) == in_order(kept)
+
+
+def test_several_readers_read_once_for_several_targets(from_mysql: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench = from_mysql
+    users, names = bench.table("users", id=BigInt, name=Text), bench.table("names", name=Text)
+    rows = [(n, f"n{n}") for n in range(100)]
+    put_keyed(bench, users, rows, "PRIMARY KEY (id)")
+    everyone = Ematix().pipeline(
+        targets=[Target(table=table, connection=bench.target.connection) for table in (users, names)],
+        mode="append",
+        source_connection=bench.source.connection,
+        parallel_reads=2,
+    )(lambda conn: "SELECT id, name FROM shop.src_users")
+    with caplog.at_level(logging.INFO, "ematix_flow"):
+        everyone.sync()
+    assert caplog.text.count("'shop' is read in 2 parts by `id`") == 1
+    assert bench.rows(users) == in_order(rows) and bench.rows(names) == in_order([(name,) for _, name in rows])
+
+
+@pytest.mark.parametrize(
+    ("key", "rows", "reason"),
+    [
+        ("PRIMARY KEY (id)", [("a", 1), ("b", 2)], "no index of `shop`.`src_users` begins with an integer column"),
+        ("PRIMARY KEY (n)", [], "`shop`.`src_users` holds fewer than two values of `n`"),
+    ],
+)
+def test_what_cannot_be_divided_is_read_by_one_reader_who_says_why(
+    from_mysql: Bench, caplog: pytest.LogCaptureFixture, key: str, rows: list[Row], reason: str
+) -> None:
+    bench = from_mysql
+    users = bench.table("users", id=KEY, n=BigInt)
+    put_keyed(bench, users, rows, key)
+    pipeline = bench.pipeline(users, route="spark", mode="append", parallel_reads=4)
+    assert f"read by Spark, by one reader: {reason}\n" in plan_of(pipeline)
+    assert pipeline.sync().rows_inserted == len(rows) and bench.rows(users) == in_order(rows)
+    assert f"'shop' is read by one reader: {reason}" in caplog.text
+
+
+def test_a_load_from_a_mark_on_has_one_reader(from_mysql: Bench) -> None:
+    bench = from_mysql
+    users = bench.table("users", id=BigInt, name=Text)
+    put_keyed(bench, users, [(n, f"n{n}") for n in range(9)], "PRIMARY KEY (id)")
+    pipeline = bench.pipeline(users, route="spark", mode="append", incremental_column="id", parallel_reads=4)
+    assert "by one reader: a load from a mark on must see all rows as of one moment\n" in plan_of(pipeline)
+
+
+def test_sources_that_divide_themselves_and_pushed_down_loads_take_the_option_and_need_it_not(
+    from_mysql: Bench,
+) -> None:
+    users = from_mysql.table("users", id=BigInt, name=Text)
+    from_mysql.put(users, [(1, "ann")], route="pushdown")
+    pipeline = from_mysql.pipeline(users, route="pushdown", mode="append", parallel_reads=4)
+    assert pipeline.sync().rows_inserted == 1
+    there = Bench(from_mysql.source, from_mysql.target)
+    users = there.table("users", id=BigInt, name=Text)
+    there.put(users, [(1, "ann")], route="spark")
+    other = there.pipeline(users, route="spark", mode="append", name="back", parallel_reads=4)
+    assert "read by Spark\n" in plan_of(other)

@@ -14,7 +14,9 @@ from typing import Any, Literal
 import pytest
 
 from ematix_flow.connections import (
+    DeltaLocalConnection,
     DuckDBConnection,
+    IcebergConnection,
     MySQLConnection,
     ObjectStoreLocalConnection,
     PostgresConnection,
@@ -38,13 +40,14 @@ from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import InvalidPlan, UnfitValue
 from ematix_flow.testing.bench import Bench, Table
 from ematix_flow.testing.endpoints import Endpoint, FilesEndpoint, MysqlEndpoint, Row, SqlEndpoint, SqliteEndpoint
+from ematix_flow.testing.lake_endpoints import DeltaEndpoint, IcebergEndpoint
 from ematix_flow.testing.registry import isolated_registry
 from tests.backends.type_values import COLUMNS, REFUSED, UNSIGNED_ZERO, Typed, exact, rows_for
 
-System = Literal["PostgreSQL", "MySQL", "SQLite", "DuckDB", "Parquet", "CSV", "JSON lines", "ORC"]
+System = Literal["PostgreSQL", "MySQL", "SQLite", "DuckDB", "Parquet", "CSV", "JSON lines", "ORC", "Delta", "Iceberg"]
 Places = Callable[[System], Endpoint]
 MAIN: tuple[System, ...] = ("PostgreSQL", "MySQL", "SQLite", "DuckDB", "Parquet")
-FORMATS: tuple[System, ...] = ("CSV", "JSON lines", "ORC")
+BETWEEN: tuple[System, ...] = ("CSV", "JSON lines", "ORC", "Delta", "Iceberg")
 
 pytestmark = pytest.mark.xdist_group("types")  # all loads share one Spark session
 
@@ -82,6 +85,11 @@ def places(tmp_project: Path, request: pytest.FixtureRequest) -> Iterator[Places
             return SqlitePlace(SQLiteConnection(name="till", path=str(tmp_project / "till.db")), "main")
         if system == "DuckDB":
             return DuckdbPlace(DuckDBConnection(name="duck", path=str(tmp_project / "duck.duckdb")), "types")
+        if system == "Delta":
+            return DeltaEndpoint(DeltaLocalConnection(name="delta", path=str(tmp_project / "delta")), "types")
+        if system == "Iceberg":
+            lake = IcebergConnection(name="iceberg", warehouse=str(tmp_project / "iceberg"))
+            return IcebergEndpoint(lake, "types")
         word = system.lower().replace(" ", "_")
         return FilesEndpoint(
             ObjectStoreLocalConnection(name=word, path=str(tmp_project / word), format=word), schema="types"
@@ -174,24 +182,24 @@ def test_every_value_arrives_from_this_system_in_every_other(source: System, pla
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
-def test_every_value_goes_into_files_of_this_format_and_from_there_into_every_system(
-    file_format: System, places: Places
+@pytest.mark.parametrize("format_", BETWEEN)
+def test_every_value_goes_into_tables_of_this_format_and_from_there_into_every_system(
+    format_: System, places: Places
 ) -> None:
-    parquet, files = places("Parquet"), places(file_format)
+    parquet, files = places("Parquet"), places(format_)
     wrong = []
     for targets in (("DuckDB", "Parquet"), ("PostgreSQL", "MySQL", "SQLite")):
-        rows = rows_for(file_format, *targets)
+        rows = rows_for(format_, *targets)
         name = f"kept_{targets[0].lower()}"
         fill(parquet, rows)
         load(parquet, files, "given", name)
         # Spark writes ORC's old dates in the calendar of their time; only readers that know of it give them back.
-        if file_format != "ORC":
-            wrong += [f"Parquet → {file_format}: {line}" for line in differences(stored(files, name), expected(rows))]
+        if format_ != "ORC":
+            wrong += [f"Parquet → {format_}: {line}" for line in differences(stored(files, name), expected(rows))]
         for target in targets:
             load(files, places(target), name, "arrived")
             told = differences(stored(places(target), "arrived"), expected(rows))
-            wrong += [f"{file_format} → {target}: {line}" for line in told]
+            wrong += [f"{format_} → {target}: {line}" for line in told]
     assert not wrong, "\n".join(wrong)
 
 

@@ -238,6 +238,8 @@ REFUSED: dict[str, frozenset[tuple[str, Any]]] = {
     "Parquet": frozenset(),
     "CSV": frozenset(),
     "JSON lines": frozenset(),
+    "Delta": frozenset(),
+    "Iceberg": frozenset(),
     "ORC": frozenset(
         {("date", day) for day in GAP_DAYS}
         | {

@@ -121,6 +121,7 @@ OPTIONS = {
     "unknown drift": 'mode="merge", on_drift="ignore"',
     "unknown path": 'mode="merge", force_path="fast"',
     "unknown engine": 'mode="merge", engine="sparc"',
+    "one reader in parallel": 'mode="merge", parallel_reads=1',
     "unknown lateness": 'mode="scd2", late_arrivals="drop"',
     "a schedule that is none": 'mode="merge", schedule="every day"',
     "a retry option that is none": 'mode="merge", retry={"attempts": 3}',

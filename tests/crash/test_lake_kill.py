@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 MODULE = """
-import os
 from typing import Annotated
 from ematix_flow import BigInt, Text, ematix, pk
 
@@ -24,8 +23,8 @@ class till:
 
 @ematix.connection
 class lake:
-    kind = os.environ["LAKE_KIND"]
-    path = "lake"
+    kind = "{kind}"
+    {place} = "lake"
 
 @ematix.table(schema="sales")
 class Loaded:
@@ -48,15 +47,18 @@ def look(conn):
     return "SELECT row_number() OVER (ORDER BY id, name) AS id, name, _batch_id AS batch FROM sales.loaded"
 """
 
+PLACES = {"delta_local": "path", "iceberg": "warehouse"}
 CELLS = [
     ("delta_local", "append", "mid-settle"),
     ("delta_local", "merge", "committed"),
     ("delta_local", "scd2", "staged"),
+    ("iceberg", "append", "committed"),
+    ("iceberg", "merge", "mid-settle"),
 ]
 if os.environ.get("EMATIX_PROVE"):
     CELLS = [
         (kind, mode, point)
-        for kind in ("delta_local",)
+        for kind in PLACES
         for mode in ("append", "truncate", "merge", "scd2")
         for point in ("opened", "planned", "staged", "mid-settle", "committed", "settled")
     ]
@@ -67,11 +69,10 @@ class LakeProject:
     """A project with a SQLite source and a lake."""
 
     folder: Path
-    kind: str
 
     def run(self, pipeline: str, crash_at: str | None = None) -> tuple[int, str]:
         """One `flow run`; exit code and what was said."""
-        env = {**os.environ, "LAKE_KIND": self.kind, "PYTHONPATH": str(self.folder)}
+        env = {**os.environ, "PYTHONPATH": str(self.folder)}
         env |= {"EMATIX_FLOW_CRASH_AT": crash_at} if crash_at else {}
         command = [sys.executable, "-m", "ematix_flow", "run", "--module", "lakes", pipeline, "--json"]
         done = subprocess.run(command, cwd=self.folder, env=env, text=True, capture_output=True, timeout=300)
@@ -98,26 +99,27 @@ class LakeProject:
         return [record["status"] for record in sorted(records, key=lambda record: str(record["started_at"]))]
 
 
-@pytest.fixture
-def lake_project(tmp_path: Path, request: pytest.FixtureRequest) -> LakeProject:
-    project = LakeProject(tmp_path, request.param)
-    (tmp_path / "lakes.py").write_text(MODULE)
+def lake_project(folder: Path, kind: str) -> LakeProject:
+    """A project whose source has two rows."""
+    project = LakeProject(folder)
+    (folder / "lakes.py").write_text(MODULE.format(kind=kind, place=PLACES[kind]))
     project.sql("CREATE TABLE source (id INTEGER PRIMARY KEY, name TEXT)")
     project.sql("INSERT INTO source VALUES (1, 'a'), (2, 'b')")
     return project
 
 
-@pytest.mark.parametrize(("lake_project", "mode", "point"), CELLS, indirect=["lake_project"])
-def test_a_killed_load_is_made_good_by_the_next_run(lake_project: LakeProject, mode: str, point: str) -> None:
-    code, said = lake_project.run(mode)
+@pytest.mark.parametrize(("kind", "mode", "point"), CELLS)
+def test_a_killed_load_is_made_good_by_the_next_run(tmp_path: Path, kind: str, mode: str, point: str) -> None:
+    project = lake_project(tmp_path, kind)
+    code, said = project.run(mode)
     assert code == 0, said
-    lake_project.sql("UPDATE source SET name = 'B' WHERE id = 2")
-    code, said = lake_project.run(mode, crash_at=point)
+    project.sql("UPDATE source SET name = 'B' WHERE id = 2")
+    code, said = project.run(mode, crash_at=point)
     assert code == -9, said
-    code, said = lake_project.run(mode)
+    code, said = project.run(mode)
     assert code == 0, said
     expected = {"append": ["B", "a", "a", "b"], "scd2": ["B", "a", "b"]}.get(mode, ["B", "a"])
-    assert lake_project.rows() == expected
-    assert "running" not in lake_project.statuses()
-    staging = lake_project.folder / "lake" / "_ematix_flow" / "staging"
+    assert project.rows() == expected
+    assert "running" not in project.statuses()
+    staging = tmp_path / "lake" / "_ematix_flow" / "staging"
     assert not [file for file in staging.rglob("*") if file.is_file()]

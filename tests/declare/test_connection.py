@@ -56,6 +56,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "duckdb": {"path": "a.duckdb"},
     "delta_local": {"path": "lake"},
     "delta_s3": S3,
+    "iceberg": {"warehouse": "lake", "catalog": "jdbc", "uri": "postgres://db/x", "user": "ann", "password": "pw123"},
     "object_store_local": {"path": "files", "format": "csv"},
     "object_store_s3": {**S3, "format": "parquet"},
     "kafka": {"bootstrap_servers": "k:9092", "sasl_plain_username": "ann", "sasl_plain_password": "pw123"},

@@ -14,7 +14,13 @@ from ematix_flow.testing.registry import isolated_registry
 from tests.docs.snippets import LANGUAGES, ROOT, Block, Page, Reader, pages
 
 PAGES = pages()
-FIXTURES = {"postgres": "pg_url", "mysql": "mysql_url", "kafka": "kafka_address", "s3": "s3_endpoint"}
+FIXTURES = {
+    "postgres": "pg_url",
+    "mysql": "mysql_url",
+    "kafka": "kafka_address",
+    "s3": "s3_endpoint",
+    "snowflake": "snowflake_url",
+}
 BLOCKS = [block for page in PAGES for block in page.blocks]
 
 

@@ -26,6 +26,11 @@ BACKENDS: dict[str, Entry] = {
     "duckdb": Entry("ematix_flow.backends.duckdb:DuckdbBackend", extra="duckdb"),
     "kafka": Entry("ematix_flow.backends.kafka:KafkaBackend", extra="kafka"),
     "delta_local": Entry("ematix_flow.backends.delta:DeltaBackend", extra="spark", jars=("delta",)),
+    "delta_s3": Entry("ematix_flow.backends.delta:S3DeltaBackend", extra="s3", jars=("delta", "hadoop-aws")),
+    "iceberg": Entry("ematix_flow.backends.iceberg:IcebergBackend", extra="spark", jars=("iceberg",)),
+    "snowflake": Entry("ematix_flow.backends.snowflake:SnowflakeBackend", extra="snowflake"),
+    "bigquery": Entry("ematix_flow.backends.bigquery:BigqueryBackend", extra="bigquery"),
+    "redshift": Entry("ematix_flow.backends.redshift:RedshiftBackend", extra="redshift"),
     "object_store_local": Entry("ematix_flow.backends.files:FilesBackend", extra="spark"),
     "object_store_s3": Entry("ematix_flow.backends.files_s3:S3FilesBackend", extra="s3", jars=("hadoop-aws",)),
 }

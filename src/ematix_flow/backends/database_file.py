@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ematix_flow.backends import spool
 from ematix_flow.backends.locks import FileLock, digest
 from ematix_flow.backends.sql import SqlBackend
-from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun
+from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun, SourceQuery
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.connection_base import DatabaseFileConnection
 from ematix_flow.errors import ConnectionFailed
@@ -37,6 +37,9 @@ class DatabaseFileBackend(SqlBackend):
             raise ConnectionFailed(
                 f"The folder of the {self.system} database '{self.path}' does not exist.", fix=f"mkdir -p {folder}"
             )
+
+    def estimated_bytes(self, query: SourceQuery) -> int | None:
+        return os.path.getsize(self.path) if os.path.exists(self.path) else None
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

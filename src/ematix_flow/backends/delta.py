@@ -1,4 +1,4 @@
-"""Delta Lake tables in folders of this machine, `<path>/<schema>/<table>/`."""
+"""Delta Lake tables in folders `<schema>/<table>/` of this machine or of a bucket."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ematix_flow.backends.files_store import LocalStore, Store
-from ematix_flow.backends.lake import Commit, LakeBackend, told
+from ematix_flow.backends.files_store_s3 import S3Store
+from ematix_flow.backends.lake import Commit, LakeBackend, RowsChanged, told
 from ematix_flow.backends.lake_dialect import LakeDialect
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef
-from ematix_flow.declare.connection import Connection, DeltaLocalConnection
+from ematix_flow.declare.connection import Connection, DeltaLocalConnection, DeltaS3Connection
 from ematix_flow.errors import WriteConflict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from ematix_flow.backends.lake_maintenance import LakeMaintenance
 
 _CONF = "spark.databricks.delta."
 _NEEDS = SessionNeeds(
@@ -38,6 +41,8 @@ _NAME_MAPPING = "'delta.columnMapping.mode' = 'name'"
 class DeltaDialect(LakeDialect):
     """Spark SQL over Delta tables."""
 
+    counts_merges = True
+
     def storage(self, columns: Sequence[str], partition_by: Sequence[str], *, changes_rows: bool) -> str:
         partitions = f" PARTITIONED BY ({self.columns(partition_by)})" if partition_by else ""
         properties = []
@@ -56,10 +61,7 @@ class DeltaBackend(LakeBackend):
     connection_type: ClassVar[type[Connection]] = DeltaLocalConnection
     needs = _NEEDS
     system = "Delta"
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._dialect = DeltaDialect(self.system, self.name_of)
+    dialect_type = DeltaDialect
 
     def open_store(self, connection: Connection) -> Store:
         assert isinstance(connection, DeltaLocalConnection)
@@ -69,13 +71,10 @@ class DeltaBackend(LakeBackend):
         return f"delta.{quoted(self._path(table))}"
 
     def _path(self, table: TableRef) -> str:
-        return self.store.spark_uri(self._folder(table))
-
-    def _folder(self, table: TableRef) -> str:
-        return f"{table.schema}/{table.name}"
+        return self.store.spark_uri(self.folder_of(table))
 
     def _log(self, table: TableRef) -> str:
-        return f"{self._folder(table)}/_delta_log"
+        return f"{self.folder_of(table)}/_delta_log"
 
     def exists(self, table: TableRef) -> bool:
         return self.store.exists(self._log(table))
@@ -116,7 +115,7 @@ class DeltaBackend(LakeBackend):
             with told(spark, marks):
                 spark.sql(statement)
         except Exception as exc:
-            if "DELTA_CONCURRENT" in str(exc) or "DELTA_METADATA_CHANGED" in str(exc):
+            if self.is_conflict(exc):
                 raise WriteConflict(f"Another program changed {table} at the same time.") from exc
             raise
         if not self.is_committed(spark, table, commit.run_id):
@@ -125,13 +124,25 @@ class DeltaBackend(LakeBackend):
                 fix="run it again",
             )
 
+    def is_conflict(self, exc: Exception) -> bool:
+        return "DELTA_CONCURRENT" in str(exc) or "DELTA_METADATA_CHANGED" in str(exc)
+
+    def maintenance(self) -> LakeMaintenance:
+        from ematix_flow.backends.delta_maintenance import DeltaMaintenance
+
+        return DeltaMaintenance(self)
+
     def is_committed(self, spark: SparkSession, table: TableRef, run_id: str) -> bool:
         return self._commit_of(table, run_id) is not None
 
-    def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
+    def done_by(self, spark: SparkSession, table: TableRef, run_id: str) -> RowsChanged:
         commit = self._commit_of(table, run_id)
         assert commit is not None
-        return int(commit["operationMetrics"]["numOutputRows"])
+        counts = {name: int(number) for name, number in commit["operationMetrics"].items()}
+        if commit["operation"] != "MERGE":
+            return RowsChanged(counts["numOutputRows"])
+        changed = (counts[f"numTargetRows{what}"] for what in ("Inserted", "Updated", "Deleted"))
+        return RowsChanged(*changed)
 
     def _commit_of(self, table: TableRef, run_id: str) -> Mapping[str, Any] | None:
         """What the log says about a run's commit, newest first; None when there is none."""
@@ -143,6 +154,17 @@ class DeltaBackend(LakeBackend):
                 if action["commitInfo"].get("userMetadata") == mine:
                     return dict(action["commitInfo"])
         return None
+
+
+class S3DeltaBackend(DeltaBackend):
+    """The Delta tables of one bucket."""
+
+    connection_type: ClassVar[type[Connection]] = DeltaS3Connection
+    needs = _NEEDS | SessionNeeds(jars=frozenset({"hadoop-aws"}))
+
+    def open_store(self, connection: Connection) -> Store:
+        assert isinstance(connection, DeltaS3Connection)
+        return S3Store(connection)
 
 
 def _mark(run_id: str) -> str:

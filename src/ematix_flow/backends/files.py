@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ematix_flow.backends.files_books import FileBooks
@@ -25,28 +25,27 @@ from ematix_flow.backends.files_options import (
     check_options,
     given_read_options,
     prefix_segments,
-    unfit_name,
     written_layout,
 )
 from ematix_flow.backends.files_shape import Schema, described, footer_schema, joined, readable
 from ematix_flow.backends.files_sql import folder_query, is_prefix
 from ematix_flow.backends.files_store import LocalStore, Store
 from ematix_flow.backends.files_table import DataFile, Manifest, TableFolder
+from ematix_flow.backends.folder import FolderBackend
 from ematix_flow.backends.json_books import file_name
 from ematix_flow.backends.locks import digest
 from ematix_flow.backends.transport import mark_column, quoted
-from ematix_flow.contracts.backend import Backend, Capabilities, Health
+from ematix_flow.contracts.backend import Capabilities
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef, TableShape
 from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection, ObjectStoreS3Connection
 from ematix_flow.declare.fileformats import FileFormat, format_from_path
+from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.target import FileOptions, TargetSpec
 from ematix_flow.errors import (
     IncompatibleSchema,
-    InvalidDeclaration,
-    InvalidIdentifier,
     InvalidPlan,
     InvalidSource,
     listed,
@@ -67,13 +66,15 @@ SMALL_FILE_BYTES = FILE_BYTES // 8
 """Files of less than this on average are put together: they cost readers more than writing them anew costs once."""
 
 
-class FilesBackend(Backend):
+class FilesBackend(FolderBackend):
     """The files below one folder of this machine."""
 
     connection_type: ClassVar[type[Connection]] = ObjectStoreLocalConnection
     capabilities = Capabilities(modes=frozenset({"append", "truncate"}))
     # Spark's own default is a 96-bit form that other readers take for a time without a zone.
     needs = SessionNeeds(conf={"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"})
+
+    books: FileBooks
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -84,7 +85,6 @@ class FilesBackend(Backend):
             json_read_options=given_read_options(connection.json_read_options),
         )
         check_options(self.file_format, self.options)
-        self.store = self.open_store(connection)
         self.books = FileBooks(self.store, self.file_format)
 
     def open_store(self, connection: Connection) -> Store:
@@ -94,17 +94,11 @@ class FilesBackend(Backend):
 
     # ── every backend ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def check(self) -> Health:
-        return self.store.health()
-
     def check_target(self, spec: TargetSpec) -> None:
         """Refuse file options that do not fit, before anything runs; for the planner."""
         self.refuse_options(spec, spec.broker.given(), "brokers")
         check_options(self.file_format, spec.files)
-        partitions = tuple(spec.files.partition_by or ())
-        spec.table.require(partitions, "partition_by=")
-        if len(partitions) == len(spec.table.columns):
-            raise InvalidDeclaration(f"partition_by= names every column of {spec.table}.", fix="leave one in the files")
+        self.check_partitions(spec)
         self.target_ref(spec)
 
     def target_ref(self, spec: TargetSpec) -> TableRef:
@@ -112,14 +106,6 @@ class FilesBackend(Backend):
         if spec.files.prefix is not None:
             return TableRef(None, "/".join(prefix_segments(spec.files.prefix)))
         return self.table_ref(spec.table.schema, spec.table.name)
-
-    def table_ref(self, schema: str, name: str) -> TableRef:
-        """The table of that name; refuses names that cannot be folders."""
-        for part in (schema, name):
-            problem = unfit_name(part)
-            if problem:
-                raise InvalidIdentifier(f"{part!r} cannot be a folder name: {problem}.", fix="choose another name")
-        return TableRef(schema, name)
 
     def describe(self, table: TableRef) -> TableShape | None:
         """All columns of the live files, where the format says its types; None for text formats and without data."""
@@ -148,6 +134,9 @@ class FilesBackend(Backend):
         opened = ((self.store.shown_path(path), self.store.open(path)) for path in paths)
         return footer_schema(folder.folder, self.file_format, opened)
 
+    def folder_of(self, table: TableRef) -> str:
+        return self._table(table).folder
+
     def _table(self, ref: TableRef) -> TableFolder:
         if ref.schema is None:
             folder = "/".join(prefix_segments(ref.name))
@@ -165,23 +154,37 @@ class FilesBackend(Backend):
         with ExitStack() as stack:
             with self.store.explained():
                 frames = FrameFiles(spark, self.store, self.file_format, self.options)
-                frame = self._query_frame(frames, query, expected, stack)
+                frame = self._query_frame(frames, query, expected, stack, reading.dialect)
             yield frames.decode_bytes(frame, expected)
 
-    def _query_frame(self, frames: FrameFiles, query: SourceQuery, expected: Expected, stack: ExitStack) -> DataFrame:
+    def _query_frame(
+        self, frames: FrameFiles, query: SourceQuery, expected: Expected, stack: ExitStack, dialect: SqlDialect
+    ) -> DataFrame:
         if query.table is not None:
             return self._folder_frame(frames, query.table, expected, stack)
         if query.sql is None:
             raise InvalidSource("Files are read by table, by prefix or by SQL.")
         if is_prefix(query.sql):
             return self._folder_frame(frames, TableRef(None, query.sql.strip()), expected, stack)
-        folders = folder_query(query.sql)
+        folders = folder_query(query.sql, dialect)
         if folders.moments:
             raise InvalidSource("Folders of files have no versions.", fix="leave out AS OF, or use a lake table")
         for view, ref in folders.views.items():
             self._folder_frame(frames, ref, Expected(), stack).createOrReplaceTempView(view)
             stack.callback(frames.spark.catalog.dropTempView, view)
-        return frames.spark.sql(folders.sql)
+        return folders.frame(frames.spark)
+
+    def estimated_bytes(self, query: SourceQuery) -> int | None:
+        if query.table is not None:
+            folder = self.folder_of(query.table)
+        elif query.sql is not None and is_prefix(query.sql):
+            folder = self._table(TableRef(None, query.sql.strip())).folder
+        else:
+            return None
+        with self.store.explained():
+            if self.store.is_file(folder):
+                return self.store.size(folder)
+            return sum(file.size for file in self.store.visible_files(folder))
 
     def _folder_frame(self, frames: FrameFiles, ref: TableRef, expected: Expected, stack: ExitStack) -> DataFrame:
         table = self._table(ref)
@@ -349,50 +352,3 @@ class FilesBackend(Backend):
         moment = stamp.now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
         name = f"{moment}-{digest(f'{run.pipeline} {run.logical_run}')}-{number:05d}.{EXTENSION[self.file_format]}"
         return "/".join([*file.path.split("/")[:-1], name])
-
-    # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @contextmanager
-    def lease(self, pipeline: str) -> Iterator[None]:
-        """Hold the pipeline for this process; `AlreadyRunning` when a living run holds it."""
-        with ExitStack() as stack:
-            with self.store.explained():
-                stack.enter_context(self.books.lease(pipeline))
-            yield
-
-    def open_run(
-        self,
-        pipeline: str,
-        *,
-        run_id: str,
-        logical_run: str | None,
-        target: TableRef,
-        mode: str,
-        now: datetime,
-    ) -> OpenedRun:
-        """Write the `running` record, sweep up after dead runs, and say what is known."""
-        with self.store.explained():
-            return self.books.open(
-                pipeline,
-                run_id=run_id,
-                logical_run=logical_run,
-                folder=self._table(target).folder,
-                target=target,
-                mode=mode,
-                now=now,
-            )
-
-    def close_run(self, run: OpenedRun, *, error: str | None, now: datetime) -> None:
-        """End the run in history and ledger."""
-        with self.store.explained():
-            self.books.close(run, error=error, now=now)
-
-    def peek(self, pipeline: str) -> tuple[str, str] | None:
-        """The stored watermark, without opening a run."""
-        with self.store.explained():
-            return self.books.peek(pipeline)
-
-    def record_step(self, run: OpenedRun, step: str, *, error: str | None, metrics: Any, started: datetime) -> None:
-        """Add the history record of one after-load transform."""
-        with self.store.explained():
-            self.books.record_step(run, step, error=error, metrics=metrics, started=started)

@@ -1,4 +1,4 @@
-"""SQL over folders: which folders a query reads, and the same query over temporary views."""
+"""SQL over folders: which folders a query reads, and the same query over temporary views, in Spark's words."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ematix_flow.backends.translation.answers import run_translated
+from ematix_flow.backends.translation.spark_sql import parsed_query, spark_query
+from ematix_flow.backends.translation.text import UserSql
 from ematix_flow.contracts.shapes import TableRef
-from ematix_flow.errors import InvalidSource
+from ematix_flow.declare.sql_dialects import SqlDialect
+from ematix_flow.errors import FlowError, InvalidSource
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
     from sqlglot import exp
 
 
@@ -18,12 +23,43 @@ if TYPE_CHECKING:
 class FolderQuery:
     """A query whose folder names were replaced by views; `views` says which view stands for which folder.
 
-    `moments` holds, by view, the version (a number) or the time (a text) that the query asks a table for.
+    `moments` holds, by view, the version (a number) or the time (a text) that the query asks a table for. `given` is
+    the same text read as Spark SQL, for dialects that take it too.
     """
 
-    sql: str
+    written: UserSql
+    tree: exp.Query
     views: Mapping[str, TableRef]
     moments: Mapping[str, int | str]
+    given: str | None = None
+
+    @property
+    def sql(self) -> str:
+        """The query over the views, word for word; Spark SQL when it was written in that."""
+        return self.tree.sql(dialect="spark")
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The rows of the query. The views must have been made.
+
+        Raises:
+            InvalidSource: it says something that Spark cannot do with the same meaning; the message points at it.
+        """
+        if self.written.dialect == "spark":
+            return spark.sql(self.sql)
+        schemas = {
+            view: {field.name: field.dataType.simpleString() for field in spark.table(view).schema.fields}
+            for view in self.views
+        }
+        try:
+            translated = spark_query(self.tree.copy(), self.written, schemas)
+            return run_translated(spark, translated, self.written)
+        except FlowError as refused:
+            if self.given is None:
+                raise
+            try:
+                return run_translated(spark, self.given, self.written)
+            except FlowError:
+                raise refused from None
 
 
 def is_prefix(text: str) -> bool:
@@ -35,8 +71,8 @@ def is_prefix(text: str) -> bool:
     return bool(text.strip()) and not any(character.isspace() for character in text.strip())
 
 
-def folder_query(sql: str) -> FolderQuery:
-    """Find the folders in Spark SQL and put views in their place. Names of CTEs are not folders.
+def folder_query(sql: str, dialect: SqlDialect = "spark") -> FolderQuery:
+    """Find the folders in a query and put views in their place. Names of CTEs are not folders.
 
     `schema.table` is the folder `schema/table`; a name alone, also a quoted one with slashes, is a prefix. Columns may
     go on naming their table, with or without the schema.
@@ -44,20 +80,47 @@ def folder_query(sql: str) -> FolderQuery:
     Raises:
         InvalidSource: it is not one SELECT that can be parsed, or a name has more than two parts.
     """
-    import sqlglot
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
+    written = UserSql(sql, dialect)
     try:
-        statements = [found for found in sqlglot.parse(sql, read="spark") if found is not None]
-    except SqlglotError as exc:
-        reason = str(exc).strip().splitlines()[0]
-        raise InvalidSource(f"The source SQL cannot be parsed as Spark SQL: {reason}") from None
-    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        raise InvalidSource("The source SQL must be one SELECT.", fix="return a single query, without other statements")
-    tree = statements[0]
+        tree = parsed_query(written)
+    except InvalidSource as refused:
+        if dialect != "datafusion":
+            raise
+        try:
+            return folder_query(sql)
+        except InvalidSource:
+            raise refused from None
+    views: _Views = {}
+    _put_views(tree, views)
+    given = _as_given(sql, views) if dialect == "datafusion" else None
+    return FolderQuery(
+        written,
+        tree,
+        {view: ref for (ref, _), view in views.items()},
+        {view: moment for (_, moment), view in views.items() if moment is not None},
+        given,
+    )
+
+
+_Views = dict[tuple[TableRef, int | str | None], str]
+
+
+def _as_given(sql: str, views: _Views) -> str | None:
+    """The text as the Spark SQL it may have been all along, over the same views."""
+    try:
+        tree = parsed_query(UserSql(sql, "spark"))
+    except InvalidSource:
+        return None
+    known = dict(views)
+    _put_views(tree, known)
+    return tree.sql(dialect="spark") if known == views else None
+
+
+def _put_views(tree: exp.Query, views: _Views) -> None:
+    """Put a view in the place of every folder; `views` is told which, and keeps those it knows."""
+    from sqlglot import exp
+
     ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    views: dict[tuple[TableRef, int | str | None], str] = {}
     for table in list(tree.find_all(exp.Table)):
         if not isinstance(table.this, exp.Identifier) or (not table.db and table.name.lower() in ctes):
             continue
@@ -80,11 +143,6 @@ def folder_query(sql: str) -> FolderQuery:
             column.set("db", None)
         elif (column.catalog, column.db) in schemas:
             column.set("catalog", None)
-    return FolderQuery(
-        tree.sql(dialect="spark"),
-        {view: ref for (ref, _), view in views.items()},
-        {view: moment for (_, moment), view in views.items() if moment is not None},
-    )
 
 
 def _moment(table: exp.Table) -> int | str | None:

@@ -24,7 +24,7 @@ from ematix_flow.backends.files_store import Lock, StoredFile, VersionChanged, n
 from ematix_flow.backends.s3_lease import Holder, S3Lease
 from ematix_flow.backends.s3_refusals import StoreForbidden, StoreRefused, code_of, refusal
 from ematix_flow.contracts.backend import Health
-from ematix_flow.declare.connection import DeltaS3Connection, ObjectStoreS3Connection
+from ematix_flow.declare.connection import DeltaS3Connection, IcebergConnection, ObjectStoreS3Connection
 from ematix_flow.errors import ConnectionFailed, InvalidPlan, MissingDriver, UnsupportedBackend
 
 if TYPE_CHECKING:
@@ -65,13 +65,18 @@ class S3Store:
 
     locks_can_pass = True
 
-    def __init__(self, connection: ObjectStoreS3Connection | DeltaS3Connection, *, lease_s: float = LEASE_S) -> None:
-        endpoint = connection.endpoint.strip().rstrip("/")
+    def __init__(
+        self,
+        connection: ObjectStoreS3Connection | DeltaS3Connection | IcebergConnection,
+        *,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        endpoint = (connection.endpoint or "").strip().rstrip("/")
         self.endpoint = endpoint if "://" in endpoint else f"https://{endpoint}"
-        self.bucket, self.region = connection.bucket, connection.region
-        self.prefix = connection.prefix.strip("/") if isinstance(connection, DeltaS3Connection) else ""
+        self.bucket, self.region = connection.bucket, connection.region or ""
+        self.prefix = "" if isinstance(connection, ObjectStoreS3Connection) else connection.prefix.strip("/")
         self.lease_s = lease_s
-        self._login = (connection.access_key_id, connection.secret_access_key)
+        self._login = (connection.access_key_id or "", connection.secret_access_key or "")
         self._client: Any = None
         self._is_reached = self._keeps_conditions = False
 

@@ -13,20 +13,20 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
-from ematix_flow.backends.files_options import prefix_segments, unfit_name
+from ematix_flow.backends.files_options import prefix_segments
 from ematix_flow.backends.files_sql import folder_query, is_prefix
-from ematix_flow.backends.files_store import Store
+from ematix_flow.backends.folder import FolderBackend
 from ematix_flow.backends.json_books import BOOKS, file_name
 from ematix_flow.backends.lake_books import LakeBooks
-from ematix_flow.backends.lake_dialect import LakeDialect
+from ematix_flow.backends.lake_dialect import STORED, LakeDialect
+from ematix_flow.backends.lake_files import well_packed
 from ematix_flow.backends.locks import digest
-from ematix_flow.backends.sql import unmet
+from ematix_flow.backends.sql import require_rows, unmet
 from ematix_flow.backends.transport import mark_column, quoted
-from ematix_flow.contracts.backend import Backend, Capabilities, Health
+from ematix_flow.contracts.backend import Capabilities
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.dialect import LANDED, SCRATCH
 from ematix_flow.contracts.plans import (
@@ -43,9 +43,6 @@ from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import (
-    EmptySource,
-    InvalidDeclaration,
-    InvalidIdentifier,
     InvalidPlan,
     InvalidSource,
     WriteConflict,
@@ -53,6 +50,8 @@ from ematix_flow.errors import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from ematix_flow.backends.lake_maintenance import LakeMaintenance
 
 log = logging.getLogger(__name__)
 
@@ -78,17 +77,37 @@ class Commit:
     run_id: str
 
 
-class LakeBackend(Backend):
-    """One lake: tables below one folder, or in one catalog."""
+@dataclass(frozen=True)
+class RowsChanged:
+    """What a commit did to the rows of a table."""
+
+    inserted: int
+    updated: int = 0
+    deleted: int = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """The one statement of a load, None when nothing changes; what it will have done, None when its commit says it."""
+
+    statement: Statement | None
+    report: SettleReport | None
+
+
+class LakeBackend(FolderBackend):
+    """One lake: the tables below one folder."""
 
     capabilities = Capabilities(modes=frozenset({"append", "truncate", "merge", "scd1", "scd2"}))
     system: ClassVar[str]
+    dialect_type: ClassVar[type[LakeDialect]]
+    gathers_partitions: ClassVar[bool] = False
+    """Whether these tables bring the rows of a partition together by themselves when they are written."""
+    books: LakeBooks
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self.store = self.open_store(connection)
         self.books = LakeBooks(self.store, lambda table, run_id: self.is_committed(self.spark(), table, run_id))
-        self._dialect = LakeDialect(self.system, self.name_of)
+        self._dialect = self.dialect_type(self.system, self.name_of)
         self._session: Callable[[], SparkSession] | None = None
 
     @property
@@ -108,10 +127,6 @@ class LakeBackend(Backend):
     # ── what each kind of table knows ────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    def open_store(self, connection: Connection) -> Store:
-        """Where the books are."""
-
-    @abstractmethod
     def name_of(self, table: TableRef) -> str:
         """The table's name in Spark SQL."""
 
@@ -124,12 +139,16 @@ class LakeBackend(Backend):
         """Whether the table is there; without Spark if that can be told."""
 
     @abstractmethod
-    def version(self, spark: SparkSession, table: TableRef) -> int:
-        """The newest version of a table."""
+    def version(self, spark: SparkSession, table: TableRef) -> int | None:
+        """The newest version of a table; None when nothing was ever written to it."""
 
     @abstractmethod
     def frame(self, spark: SparkSession, table: TableRef, moment: int | str | None = None) -> DataFrame:
         """The rows of a table: of a version (a number), at a time (a text), or now."""
+
+    def current(self, spark: SparkSession, table: TableRef) -> DataFrame:
+        """The rows of a table as it is now; however often they are looked at, they are those of one version."""
+        return self.frame(spark, table, self.version(spark, table))
 
     @abstractmethod
     def has_rows(self, spark: SparkSession, table: TableRef) -> bool:
@@ -144,12 +163,20 @@ class LakeBackend(Backend):
         """
 
     @abstractmethod
+    def is_conflict(self, exc: Exception) -> bool:
+        """Whether Spark failed because somebody else committed at the same time."""
+
+    @abstractmethod
+    def maintenance(self) -> LakeMaintenance:
+        """Who looks after the tables."""
+
+    @abstractmethod
     def is_committed(self, spark: SparkSession, table: TableRef, run_id: str) -> bool:
         """Whether a commit of that run is there."""
 
     @abstractmethod
-    def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
-        """How many rows the run's commit added, as the table's own log has it."""
+    def done_by(self, spark: SparkSession, table: TableRef, run_id: str) -> RowsChanged:
+        """What the run's commit did, as the table's own log has it."""
 
     def change_schema(self, spark: SparkSession, statement: str) -> None:
         """Create or alter a table."""
@@ -157,27 +184,12 @@ class LakeBackend(Backend):
 
     # ── every backend ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def check(self) -> Health:
-        return self.store.health()
-
     def check_target(self, target: TargetSpec) -> None:
         given = {name: value for name, value in target.files.given().items() if name != "partition_by"}
         self.refuse_options(target, given, "files")
         self.refuse_options(target, target.broker.given(), "brokers")
-        partitions = tuple(target.files.partition_by or ())
-        target.table.require(partitions, "partition_by=")
-        if len(partitions) == len(target.table.columns):
-            raise InvalidDeclaration(
-                f"partition_by= names every column of {target.table}.", fix="leave one in the files"
-            )
+        self.check_partitions(target)
         self.target_ref(target)
-
-    def table_ref(self, schema: str, name: str) -> TableRef:
-        for part in (schema, name):
-            problem = unfit_name(part)
-            if problem:
-                raise InvalidIdentifier(f"{part!r} cannot be a folder name: {problem}.", fix="choose another name")
-        return TableRef(schema, name)
 
     def describe(self, table: TableRef) -> TableShape | None:
         with self.store.explained():
@@ -232,10 +244,10 @@ class LakeBackend(Backend):
         if not self.exists(table):
             raise InvalidSource(
                 f"The {self.system} table '{table}' does not exist in '{self.connection.name}'.",
-                where=self.store.shown_path(f"{table.schema}/{table.name}"),
+                where=self.store.shown_path(self.folder_of(table)),
                 fix="check the name and the path of the connection",
             )
-        return self.frame(spark, table, self.version(spark, table) if moment is None else moment)
+        return self.current(spark, table) if moment is None else self.frame(spark, table, moment)
 
     # ── target: landing ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -289,13 +301,13 @@ class LakeBackend(Backend):
         rows: LandedRows = landed.handle
         spark = self._prepared(rows.frame.sparkSession)
         with ExitStack() as stack, self.store.explained():
-            view = self._view(stack, rows.frame, LANDED, plan.run_id)
+            self._view(stack, rows.frame, LANDED, plan.run_id)
             if dry_run or run is None:
                 self._verified(spark, plan, landed)
-                return self._tried(stack, spark, plan, landed, view)
+                return self._tried(stack, spark, plan, landed)
             if run.applied is not None:
                 return SettleReport(rows=0, replayed=True)
-            stack.enter_context(self._turn(plan.table))
+            stack.enter_context(self.turn(plan.table))
             known = self.books.state(run.pipeline, ())
             if run.logical_run in known.applied:
                 return SettleReport(rows=0, replayed=True)
@@ -303,6 +315,8 @@ class LakeBackend(Backend):
             self._verified(spark, plan, landed)
             for statement in plan.ddl.statements:
                 self.change_schema(spark, statement.sql)
+            if plan.changes is None:
+                self._view(stack, self._packed(rows, plan), LANDED, plan.run_id)
             mark = Commit(self.books.application(run.pipeline), run.generation + 1, run.run_id)
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
@@ -324,20 +338,23 @@ class LakeBackend(Backend):
         mark: Commit,
     ) -> SettleReport:
         version = self.version(spark, plan.table)
-        statement, report = self._worked_out(stack, spark, plan, landed, version)
+        work = self._worked_out(stack, spark, plan, landed, version)
+        report = work.report or SettleReport(landed.rows or 0, watermark=landed.watermark)
         column = plan.watermark.column if plan.watermark else None
         known = self.books.state(run.pipeline, ())
         state = self.books.settled(run, known, report, column, stamp.now)
         self.books.about_to_commit(run, plan.table, state)
         reached("mid-settle")
-        if statement is not None:
-            if plan.changes is not None and self.version(spark, plan.table) != version:
+        if work.statement is not None:
+            was_looked_at = plan.changes is not None and plan.changes.direct is None
+            if was_looked_at and self.version(spark, plan.table) != version:
                 raise WriteConflict(f"{plan.table} changed while its changes were worked out.")
-            self.commit(spark, plan.table, statement.sql, mark)
+            self.commit(spark, plan.table, work.statement.sql, mark)
             reached("committed")
-            if landed.rows is None:
-                written = self.rows_written(spark, plan.table, run.run_id)
-                report = SettleReport(rows=written, inserted=written)
+            if work.report is None:
+                done = self.done_by(spark, plan.table, run.run_id)
+                rows = done.inserted if landed.rows is None else landed.rows
+                report = replace(report, rows=rows, inserted=done.inserted, updated=done.updated, deleted=done.deleted)
                 state = self.books.settled(run, known, report, column, stamp.now)
         try:
             self.books.after_commit(run, state, stamp.now)
@@ -347,88 +364,91 @@ class LakeBackend(Backend):
         return report
 
     def _worked_out(
-        self, stack: ExitStack, spark: SparkSession, plan: BatchPlan, landed: Landed, version: int
-    ) -> tuple[Statement | None, SettleReport]:
-        """The one statement to run, None when nothing changes, and what it will have done."""
+        self, stack: ExitStack, spark: SparkSession, plan: BatchPlan, landed: Landed, version: int | None
+    ) -> Work:
         if plan.changes is None:
-            rows = landed.rows or 0
+            if landed.rows is None:
+                return Work(plan.statements[-1], None)
             nothing = landed.rows == 0 and plan.target.mode == "append"
-            return None if nothing else plan.statements[-1], SettleReport(
-                rows, inserted=rows, watermark=landed.watermark
-            )
-        self._view(stack, self.frame(spark, plan.table, version), "ematix_flow_stored", plan.run_id)
-        changes = self._kept(stack, spark.sql(plan.changes.query.sql), landed, version)
-        self._view(stack, changes, SCRATCH, plan.run_id)
-        changed, report = self._counted(spark, plan, landed)
-        if not changed:
-            return None, report
+            report = SettleReport(landed.rows, inserted=landed.rows, watermark=landed.watermark)
+            return Work(None if nothing else plan.statements[-1], report)
+        if plan.changes.direct is not None:
+            nothing = landed.rows == 0 and plan.target.handle_deletes != "hard"
+            return Work(None if nothing else plan.changes.direct, None)
+        changes, changed, report = self._counted(stack, self.current(spark, plan.table), plan, landed, version)
         only_new = changed == report.inserted and not report.closed
-        return plan.changes.insert if only_new else plan.changes.apply, report
+        if only_new:
+            self._view(stack, self._packed(changes, plan), SCRATCH, plan.run_id)
+        return Work((plan.changes.insert if only_new else plan.changes.apply) if changed else None, report)
 
-    def _counted(self, spark: SparkSession, plan: BatchPlan, landed: Landed) -> tuple[int, SettleReport]:
+    def _counted(
+        self, stack: ExitStack, stored: DataFrame, plan: BatchPlan, landed: Landed, version: int | None
+    ) -> tuple[LandedRows, int, SettleReport]:
+        """Work out what changes against the stored rows, and count it.
+
+        The changes are written down: they are counted and applied, and must be the same both times.
+        """
         assert plan.changes is not None
-        changed, inserted, updated, closed, deleted = spark.sql(plan.changes.counts).collect()[0]
-        return changed, SettleReport(landed.rows or 0, inserted, updated, closed, deleted)
-
-    def _kept(self, stack: ExitStack, changes: DataFrame, landed: Landed, version: int) -> DataFrame:
-        """The changes, written down: they are counted and applied, and must be the same both times."""
+        spark = stored.sparkSession
+        self._view(stack, stored, STORED, plan.run_id)
         place = f"{landed.handle.place}-changes-{version}"
         stack.callback(self.store.remove_tree, place)
-        return self._written(changes, place)
+        changes = LandedRows(self._written(spark.sql(plan.changes.query.sql), place), place)
+        self._view(stack, changes.frame, SCRATCH, plan.run_id)
+        changed, inserted, updated, closed, deleted = spark.sql(plan.changes.counts).collect()[0]
+        report = SettleReport(landed.rows or 0, inserted, updated, closed, deleted, landed.watermark)
+        return changes, changed, report
 
-    def _tried(self, stack: ExitStack, spark: SparkSession, plan: BatchPlan, landed: Landed, view: str) -> SettleReport:
+    def _packed(self, rows: LandedRows, plan: BatchPlan) -> DataFrame:
+        """Rows that are only added, in as few tasks as hold them well: each writes a file."""
+        size = None
+        if rows.place is not None:
+            size = sum(file.size for file in self.store.visible_files(rows.place))
+        partitions = () if self.gathers_partitions else plan.target.files.partition_by or ()
+        return well_packed(rows.frame, size, partitions)
+
+    def _tried(self, stack: ExitStack, spark: SparkSession, plan: BatchPlan, landed: Landed) -> SettleReport:
         """What the load would do; nothing is changed."""
+        from pyspark.sql import functions as F
+
         rows = landed.rows or 0
         if plan.changes is None or not self.exists(plan.table):
             return SettleReport(rows, inserted=rows, watermark=landed.watermark)
-        version = self.version(spark, plan.table)
-        stored = self.frame(spark, plan.table, version)
-        types = {column.name: self.dialect.type_sql(column.type) for column in plan.columns}
-        for name, type_sql in types.items():
-            if name not in stored.columns:
-                from pyspark.sql import functions as F
-
-                stored = stored.withColumn(name, F.lit(None).cast(type_sql))
-        self._view(stack, stored, "ematix_flow_stored", plan.run_id)
-        changes = self._kept(stack, spark.sql(plan.changes.query.sql), landed, version)
-        self._view(stack, changes, SCRATCH, plan.run_id)
-        return self._counted(spark, plan, landed)[1]
+        stored = self.current(spark, plan.table)
+        for column in plan.columns:
+            if column.name not in stored.columns:  # the load would add it
+                missing = F.lit(None).cast(self.dialect.type_sql(column.type))
+                stored = stored.withColumn(column.name, missing)
+        return self._counted(stack, stored, plan, landed, None)[-1]
 
     def _verified(self, spark: SparkSession, plan: BatchPlan, landed: Landed) -> None:
         """Check the landed rows before anything changes."""
         if landed.rows == 0:
-            if plan.target.handle_deletes == "hard" and not plan.target.allow_empty_source:
-                raise EmptySource(
-                    f"'{plan.pipeline}' refuses an empty source: handle_deletes='hard' would empty {plan.table}.",
-                    fix="find out why the source is empty, or pass allow_empty_source=True",
-                )
+            require_rows(plan, 0)
+        if landed.rows == 0 or not plan.checks:
             return
         with ExitStack() as stack:
-            if plan.checks:
-                is_there = self.exists(plan.table)
-                stored = self.frame(spark, plan.table) if is_there else self._nothing_stored(spark, plan)
-                self._view(stack, stored, "ematix_flow_stored", plan.run_id)
-            if plan.checks:
-                numbers = spark.sql("SELECT " + ", ".join(f"({check.sql})" for check in plan.checks)).collect()[0]
-                for check, number in zip(plan.checks, numbers, strict=True):
-                    if number:
-                        raise unmet(check, int(number), plan)
+            is_there = self.exists(plan.table)
+            stored = self.frame(spark, plan.table) if is_there else self._nothing_stored(spark, plan)
+            self._view(stack, stored, STORED, plan.run_id)
+            numbers = spark.sql("SELECT " + ", ".join(f"({check.sql})" for check in plan.checks)).collect()[0]
+            for check, number in zip(plan.checks, numbers, strict=True):
+                if number:
+                    raise unmet(check, int(number), plan)
 
     def _nothing_stored(self, spark: SparkSession, plan: BatchPlan) -> DataFrame:
         """A table that is not there yet, as far as checks look at it."""
         declared = [f"{quoted(column.name)} {self.dialect.type_sql(column.type)}" for column in plan.columns]
-        return spark.createDataFrame(
-            [], ", ".join([*declared, _VERSION_COLUMNS] if plan.target.is_versioned else declared)
-        )
+        added = [_VERSION_COLUMNS] if plan.target.is_versioned else []
+        return spark.createDataFrame([], ", ".join([*declared, *added]))
 
-    def _view(self, stack: ExitStack, frame: DataFrame, name: str, run_id: str) -> str:
+    def _view(self, stack: ExitStack, frame: DataFrame, name: str, run_id: str) -> None:
         view = self.dialect.relation(name, run_id).strip("`")
         frame.createOrReplaceTempView(view)
         stack.callback(frame.sparkSession.catalog.dropTempView, view)
-        return view
 
     @contextmanager
-    def _turn(self, table: TableRef) -> Iterator[None]:
+    def turn(self, table: TableRef) -> Iterator[None]:
         """One writer of ours at a table at a time."""
         lock = self.store.lock(f"{BOOKS}/locks/table-{digest(str(table))}.lock", wait=True)
         assert lock is not None
@@ -444,59 +464,23 @@ class LakeBackend(Backend):
             fix="make the step a pipeline of its own that reads the table",
         )
 
-    # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @contextmanager
-    def lease(self, pipeline: str) -> Iterator[None]:
-        with ExitStack() as stack:
-            with self.store.explained():
-                stack.enter_context(self.books.lease(pipeline))
-            yield
-
-    def open_run(
-        self,
-        pipeline: str,
-        *,
-        run_id: str,
-        logical_run: str | None,
-        target: TableRef,
-        mode: str,
-        now: datetime,
-    ) -> OpenedRun:
-        with self.store.explained():
-            self.store.remove_tree(self._staging_root(pipeline))
-            self.books.take_up(pipeline)
-            return self.books.open(
-                pipeline,
-                run_id=run_id,
-                logical_run=logical_run,
-                folder=f"{target.schema}/{target.name}",
-                target=target,
-                mode=mode,
-                now=now,
-            )
-
-    def close_run(self, run: OpenedRun, *, error: str | None, now: datetime) -> None:
-        with self.store.explained():
-            self.books.close(run, error=error, now=now)
-
-    def peek(self, pipeline: str) -> tuple[str, str] | None:
-        with self.store.explained():
-            return self.books.peek(pipeline)
-
-    def record_step(self, run: OpenedRun, step: str, *, error: str | None, metrics: Any, started: datetime) -> None:
-        with self.store.explained():
-            self.books.record_step(run, step, error=error, metrics=metrics, started=started)
+    def before_opening(self, pipeline: str) -> None:
+        self.store.remove_tree(self._staging_root(pipeline))
+        self.books.take_up(pipeline)
 
 
 @contextmanager
 def told(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
     """Settings for one statement; one that stayed behind would make other writes vanish without a word."""
     with _telling:  # several targets may be loaded side by side in one session
+        before = {key: spark.conf.get(key, None) for key in conf}
         for key, value in conf.items():
             spark.conf.set(key, value)
         try:
             yield
         finally:
-            for key in conf:
-                spark.conf.unset(key)
+            for key, value_before in before.items():
+                if value_before is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, value_before)

@@ -48,7 +48,8 @@ _NATIVE_TYPES: dict[str, ColumnType] = {
     "timestamp": TimestampTZ(),
     "binary": Bytes(),
 }
-_STORED = "ematix_flow_stored"
+STORED = "ematix_flow_stored"
+"""The view of the target that statements read: one version of it."""
 
 
 class LakeDialect(Dialect):
@@ -74,7 +75,7 @@ class LakeDialect(Dialect):
         return quoted(f"{name}_{digest(run_id)}")  # views are seen by the whole session
 
     def stored(self, ref: TableRef, run_id: str) -> str:
-        return self.relation(_STORED, run_id)
+        return self.relation(STORED, run_id)
 
     def type_sql(self, column_type: ColumnType) -> str:
         if isinstance(column_type, Numeric) and not is_decimal(column_type):

@@ -8,13 +8,14 @@ in a statement.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ematix_flow.backends import mysql_arrow, mysql_errors
+from ematix_flow.backends import mysql_arrow, mysql_errors, mysql_ranges
 from ematix_flow.backends.books import Db
 from ematix_flow.backends.locks import digest
 from ematix_flow.backends.mysql_dialect import MysqlDialect
@@ -49,6 +50,8 @@ from ematix_flow.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 _STAGING, _COPY = "stg_", "copy_"
 _ATTEMPT = "__flow_attempt"
@@ -163,7 +166,7 @@ class MysqlBackend(SqlBackend):
 
     @contextmanager
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
-        sql = query.sql if query.sql is not None else f"SELECT * FROM {self.dialect.table(query.table)}"  # type: ignore[arg-type]
+        sql = self._sql_of(query)
         shapes = [
             # Inside a subquery a column's table is forgotten, and with it that a time is an instant.
             replace(shape, type=TimestampTZ())
@@ -171,7 +174,27 @@ class MysqlBackend(SqlBackend):
             else shape
             for shape in self.describe_query(sql)
         ]
-        yield mysql_arrow.frame(spark, self.url, self.connection.name, sql, shapes, reading)
+        queries: Sequence[str] = (sql,)
+        if reading.parallel_reads is not None:
+            parts = self._split(query, reading.parallel_reads)
+            queries = parts.queries
+            level = logging.INFO if len(queries) > 1 else logging.WARNING
+            log.log(level, "'%s' is read %s", self.connection.name, parts.words)
+        yield mysql_arrow.frame(spark, self.url, self.connection.name, queries, shapes, reading)
+
+    def parts_in_words(self, reading: Reading) -> str:
+        assert reading.parallel_reads is not None
+        return self._split(reading.query, reading.parallel_reads).words
+
+    def _split(self, query: SourceQuery, readers: int) -> mysql_ranges.Split:
+        with self.session() as db:
+            return mysql_ranges.split(self._sql_of(query), readers, db)
+
+    def _sql_of(self, query: SourceQuery) -> str:
+        if query.sql is not None:
+            return query.sql
+        assert query.table is not None
+        return f"SELECT * FROM {self.dialect.table(query.table)}"
 
     def read_arrow(self, sql: str) -> pa.Table:
         return mysql_arrow.table(self.url, self.connection.name, sql, self.describe_query(sql))

@@ -1,4 +1,4 @@
-"""MySQL and Spark, Arrow batches in between: one reader of one snapshot, and LOAD DATA into a staging table.
+"""MySQL and Spark, Arrow batches in between: readers, each of one snapshot, and LOAD DATA into a staging table.
 
 The functions given to `mapInArrow` run in Spark's Python workers. They carry what they need as plain values; nothing of
 it appears in Spark's plan, log or UI.
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
 
 
 def frame(
-    spark: SparkSession, url: str, name: str, sql: str, shapes: Sequence[ColumnShape], reading: Reading
+    spark: SparkSession, url: str, name: str, queries: Sequence[str], shapes: Sequence[ColumnShape], reading: Reading
 ) -> DataFrame:
-    """A DataFrame over a query, read by one task in one snapshot: MySQL cannot share one between connections."""
+    """A DataFrame over the queries, each read by one task in a snapshot of its own: connections cannot share one."""
     from pyspark.sql import functions as F
 
-    query = mysql_lines.as_lines(sql, shapes)
+    wrapped = [mysql_lines.as_lines(query, shapes) for query in queries]
     types = [shape.type for shape in shapes]
     names = [shape.name for shape in shapes]
     schema = ", ".join(f"{quoted(n)} {spark_type(t)}" for n, t in zip(names, types, strict=True))
 
     def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if batch.num_rows:
-                yield from read_batches(url, name, query, names, types)
+            for index in batch.column(0).to_pylist():
+                yield from read_batches(url, name, wrapped[index], names, types)
 
-    result = spark.range(0, 1, 1, 1).mapInArrow(rows_of, schema)
+    result = spark.range(0, len(wrapped), 1, len(wrapped)).mapInArrow(rows_of, schema)
     declared = {reading.renamed.get(c.name, c.name): c for c in reading.columns}
     for shape in shapes:
         if not isinstance(shape.type, Numeric) or shape.type.precision <= MOST_DIGITS:

@@ -203,11 +203,7 @@ class SqlBackend(Backend):
             for check, number in zip(plan.profile.checks, found[2:], strict=True):
                 if number:
                     raise unmet(check, int(number), plan)
-        if rows == 0 and plan.target.handle_deletes == "hard" and not plan.target.allow_empty_source:
-            raise EmptySource(
-                f"'{plan.pipeline}' refuses an empty source: handle_deletes='hard' would empty {plan.table}.",
-                fix="find out why the source is empty, or pass allow_empty_source=True",
-            )
+        require_rows(plan, rows)
         if rows:
             for check in plan.checks:
                 number = int(db.execute(check.sql).fetchone()[0])
@@ -320,6 +316,15 @@ def unchanged_rows(plan: BatchPlan, report: SettleReport) -> int:
     if not (plan.target.is_merge or plan.target.is_versioned):
         return 0
     return report.unchanged
+
+
+def require_rows(plan: BatchPlan, rows: int) -> None:
+    """Refuse to empty a table because its source is empty, unless that is allowed."""
+    if rows == 0 and plan.target.handle_deletes == "hard" and not plan.target.allow_empty_source:
+        raise EmptySource(
+            f"'{plan.pipeline}' refuses an empty source: handle_deletes='hard' would empty {plan.table}.",
+            fix="find out why the source is empty, or pass allow_empty_source=True",
+        )
 
 
 def unmet(check: Check, number: int, plan: BatchPlan) -> FlowError:

@@ -40,6 +40,7 @@ COMMANDS = (
     Command("transform", "ematix_flow.cli.transform", "list or run transforms on their own"),
     Command("connections", "ematix_flow.cli.connections", "list, check and set connections"),
     Command("runs", "ematix_flow.cli.runs", "what has been run, and how it ended"),
+    Command("maintain", "ematix_flow.cli.maintain", "put small files of lake tables together, remove old ones"),
     Command(
         "doctor",
         "ematix_flow.cli.doctor",

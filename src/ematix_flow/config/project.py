@@ -23,7 +23,7 @@ USER_FILE = "~/.ematix-flow/connections.toml"
 
 EngineChoice = Literal["auto", "pushdown", "spark", "native", "datafusion", "distributed"]
 _PROJECT_KEYS = ("connections", "spark", "run_log", "engine", "pushdown")
-_SPARK_KEYS = ("master", "remote", "engine", "driver_memory", "conf")
+_SPARK_KEYS = ("master", "remote", "engine", "driver_memory", "short_job", "conf")
 _ON_A_CLUSTER = ("peers", "tls", "worker_tls")
 _HOW_ON_A_CLUSTER = (
     '[spark] master = "spark://host:7077" or remote = "sc://host:15002"; TLS is a setting of that cluster'
@@ -152,6 +152,7 @@ def _spark(value: object, place: str) -> SparkSettings:
         engine=_mover(table.get("engine"), place),
         driver_memory=_text(table.get("driver_memory"), "driver_memory", place),
         conf=dict(_flat(conf, place)),
+        short_job=_truth(table["short_job"], "short_job", place) if "short_job" in table else None,
     )
 
 

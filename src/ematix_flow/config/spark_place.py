@@ -11,7 +11,7 @@ from ematix_flow.config.project import project_settings
 from ematix_flow.contracts.session import SparkSettings
 from ematix_flow.errors import InvalidConfig
 
-_told: tuple[str | None, str | None] = (None, None)
+_told: tuple[str | None, str | None] | None = None
 
 
 def spark_settings() -> SparkSettings:
@@ -20,8 +20,10 @@ def spark_settings() -> SparkSettings:
     `--spark-master` or `--spark-remote`, then `SPARK_REMOTE`, then `remote` and `master` of `[spark]`. Whoever names a
     place overrules all places that are named further back, whatever their kind.
     """
-    settings = project_settings().spark
-    master, remote = _told
+    settings = replace(project_settings().spark, is_only_job=_told is not None)
+    if (told := os.environ.get("EMATIX_FLOW_SHORT_JOB", "").lower()) in ("true", "false"):
+        settings = replace(settings, short_job=told == "true")
+    master, remote = _told or (None, None)
     if master is not None:
         return replace(settings, master=master, remote=None)
     remote = remote or os.environ.get("SPARK_REMOTE") or settings.remote
@@ -30,7 +32,7 @@ def spark_settings() -> SparkSettings:
 
 @contextmanager
 def place_told(master: str | None = None, remote: str | None = None) -> Iterator[None]:
-    """Move rows there while the block runs, whatever the project and the environment say.
+    """What a command was told: move rows there while the block runs, whatever the project and the environment say.
 
     Raises:
         InvalidConfig: both are given.

@@ -54,7 +54,7 @@ class Backend(ABC):
 
     connection_type: ClassVar[type[Connection]]
     capabilities: ClassVar[Capabilities]
-    needs: ClassVar[SessionNeeds] = SessionNeeds()
+    needs: SessionNeeds = SessionNeeds()
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -92,6 +92,10 @@ class Backend(ABC):
     @abstractmethod
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> AbstractContextManager[DataFrame]:
         """The rows of a query as a DataFrame, consistent across its partitions, for as long as the context is open."""
+
+    def estimated_bytes(self, query: SourceQuery) -> int | None:
+        """About how much a query reads, if that can be told at once."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - most backends hold nothing between calls
         """Let go of files and connections."""

@@ -33,6 +33,8 @@ class Dialect(ABC):
     """Whether tables know their primary key and unique constraints."""
     commits_each_statement: ClassVar[bool] = False
     """Whether every statement is a commit of its own, so that a load must be one statement."""
+    counts_merges: ClassVar[bool] = False
+    """Whether a commit by MERGE says how many rows it inserted, updated and deleted."""
     has_engine: ClassVar[bool] = True
     """Whether statements run in the system itself; otherwise Spark runs them."""
 
@@ -139,6 +141,10 @@ class Dialect(ABC):
     def create_scratch(self, name: str, query: str, keys: Sequence[tuple[str, ColumnType]]) -> str:
         """Keep a query's rows for the rest of the transaction; `keys` are the columns they will be found by."""
         return self.create_landed(name, query)
+
+    def delete_all(self, target: str) -> str:
+        """Delete every row of `target`."""
+        return f"DELETE FROM {target}"
 
     def delete_where(self, target: str, alias: str, condition: str) -> str:
         """Delete the rows of `target` that meet a condition, which speaks of them by the alias."""

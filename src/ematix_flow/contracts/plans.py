@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ematix_flow.contracts.shapes import TableRef, TableShape
 from ematix_flow.declare.columns import ColumnType
+from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.steps import RowStep
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import ConnectionRef, TargetSpec
@@ -115,13 +116,15 @@ class ChangeSet:
     """A load into a table whose every statement is a commit: what changes, worked out first, then applied by one.
 
     `query` gives the rows that differ, each with what is to be done about it; `counts` sums them up as (all, inserted,
-    updated, closed, deleted). `apply` does it; `insert` does the same when there is nothing but new rows.
+    updated, closed, deleted). `apply` does it; `insert` does the same when there is nothing but new rows. `direct` does
+    all of it from the landed rows, where the system says afterwards how many rows it changed.
     """
 
     query: Statement
     counts: str
     apply: Statement
     insert: Statement
+    direct: Statement | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,9 @@ class Reading:
 
     `query` is what the source runs, and `source_types` the types it says its columns have. The columns in `columns`
     whose normalizers are still to be applied carry them in `pending`; `steps` are the row steps left;
-    `watermark_filter` is set when the mark must be applied after them.
+    `watermark_filter` is set when the mark must be applied after them. `parallel_reads` is how many readers the
+    pipeline asks for; 1 when it asks for several and the load needs one. `dialect` is what the user's SQL that Spark
+    runs is written in.
     """
 
     query: SourceQuery
@@ -160,6 +165,8 @@ class Reading:
     steps: tuple[RowStep, ...] = ()
     watermark_filter: WatermarkRule | None = None
     source_types: Mapping[str, ColumnType | None] = field(default_factory=dict)
+    parallel_reads: int | None = None
+    dialect: SqlDialect = "spark"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,9 @@ class SparkSettings:
         driver_memory: Heap of the driver, such as `4g`.
         engine: `native` runs the same PySpark code on Sail in this process, without a JVM; `master` and `remote` then
             mean nothing.
-        short_job: Trade peak speed for a quicker start; right for jobs of a few seconds.
+        short_job: Trade peak speed for a quicker start; right for jobs of a few seconds. None: a command that has one
+            job, and that a small one, does so.
+        is_only_job: Whether the process ends after one job.
     """
 
     master: str | None = None
@@ -50,4 +52,5 @@ class SparkSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
     driver_memory: str | None = None
     engine: Mover = "spark"
-    short_job: bool = False
+    short_job: bool | None = None
+    is_only_job: bool = False

@@ -22,6 +22,11 @@ from ematix_flow.declare.connection_base import (
     ServerUrlConnection,
     field_hint,
 )
+from ematix_flow.declare.lake_connection import (
+    DeltaLocalConnection as DeltaLocalConnection,
+    DeltaS3Connection as DeltaS3Connection,
+    IcebergConnection as IcebergConnection,
+)
 from ematix_flow.declare.redaction import REDACTED, display_url, is_secret_field, redact_url, scrub
 from ematix_flow.declare.server_address import server_address, url_scheme
 from ematix_flow.errors import (
@@ -90,29 +95,6 @@ class DuckDBConnection(DatabaseFileConnection):
 
 
 # ── folders and buckets ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, repr=False)
-class DeltaLocalConnection(FolderConnection):
-    """Delta tables below a folder of this machine."""
-
-    kind: ClassVar[str] = "delta_local"
-    required: ClassVar[tuple[str, ...]] = ("path",)
-    path: str = ""
-
-
-@dataclass(frozen=True, repr=False)
-class DeltaS3Connection(Connection):
-    """Delta tables in a bucket of S3 or of a store that speaks its protocol."""
-
-    kind: ClassVar[str] = "delta_s3"
-    required: ClassVar[tuple[str, ...]] = ("endpoint", "bucket", "region", "access_key_id", "secret_access_key")
-    endpoint: str = ""
-    bucket: str = ""
-    region: str = ""
-    access_key_id: str = ""
-    secret_access_key: str = ""
-    prefix: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -339,6 +321,7 @@ KINDS: dict[str, type[Connection]] = {
         DuckDBConnection,
         DeltaLocalConnection,
         DeltaS3Connection,
+        IcebergConnection,
         ObjectStoreLocalConnection,
         ObjectStoreS3Connection,
         KafkaConnection,

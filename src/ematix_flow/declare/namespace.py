@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ematix_flow.declare import registry
 from ematix_flow.declare.connection import Connection, declare_connection
+from ematix_flow.declare.maintenance import Maintenance
 from ematix_flow.declare.pipeline import Pipeline, TransformRef, build_spec, parameter_count
 from ematix_flow.declare.registry import function_location
 from ematix_flow.declare.schedule import check_schedule
@@ -27,12 +28,17 @@ class Ematix:
         """Declare a connection: `kind` and its fields in a class body. The class name becomes the connection."""
         return declare_connection(cls)
 
-    def table(self, *, schema: str, name: str | None = None) -> Callable[[type], type[ManagedTable]]:
-        """Declare a table: annotations are columns, the class name in snake case is the table's name."""
+    def table(
+        self, *, schema: str, name: str | None = None, maintenance: Maintenance | bool | None = None
+    ) -> Callable[[type], type[ManagedTable]]:
+        """Declare a table: annotations are columns, the class name in snake case is the table's name.
+
+        `maintenance=` says how a lake table is looked after; True means the defaults of `Maintenance`.
+        """
         frame_names = dict(sys._getframe(1).f_locals)
 
         def declare(cls: type) -> type[ManagedTable]:
-            return declare_table(cls, schema=schema, name=name, frame_names=frame_names)
+            return declare_table(cls, schema=schema, name=name, frame_names=frame_names, maintenance=maintenance)
 
         return declare
 
@@ -47,6 +53,8 @@ class Ematix:
         source_connection: ConnectionRef | None = None,
         target_connection: ConnectionRef | None = None,
         source_table: str | None = None,
+        parallel_reads: int | None = None,
+        dialect: str | None = None,
         column_map: Mapping[str, str] | None = None,
         keys: Sequence[str] | None = None,
         update_columns: Sequence[str] | None = None,
@@ -179,9 +187,33 @@ class Ematix:
         """Build a training set from feature views."""
         raise _not_yet("ematix.training_set")
 
-    def warehouse_pipeline(self, **options: Any) -> Any:
-        """Declare a pipeline between warehouses."""
-        raise _not_yet("ematix.warehouse_pipeline")
+    def warehouse_pipeline(
+        self,
+        *,
+        source: Any,
+        target: Any,
+        schedule: str | None,
+        name: str | None = None,
+        depends_on: Any = None,
+        upstream_freshness_secs: float | None = None,
+        retry: Mapping[str, Any] | None = None,
+        incremental_column: str | None = None,
+        watermark_store: Any = None,
+    ) -> Callable[[Callable[[], str | None]], Any]:
+        """Declare a pipeline between warehouses; the function gives the SQL that transforms the rows, or None."""
+        from ematix_flow.declare.warehouse import warehouse_pipeline
+
+        return warehouse_pipeline(
+            source=source,
+            target=target,
+            schedule=schedule,
+            name=name,
+            depends_on=depends_on,
+            upstream_freshness_secs=upstream_freshness_secs,
+            retry=retry,
+            incremental_column=incremental_column,
+            watermark_store=watermark_store,
+        )
 
     def workflow(self, **options: Any) -> Any:
         """Declare a workflow of pipelines."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.registry import SourceLocation
 from ematix_flow.declare.schedule import RetryPolicy, check_schedule, retry_policy
+from ematix_flow.declare.sql_dialects import SqlDialect, checked_dialect
 from ematix_flow.declare.steps import RowStep
 from ematix_flow.declare.table import table_spec
 from ematix_flow.declare.target import ConnectionRef, Target, TargetSpec, check_target
@@ -50,6 +51,8 @@ class PipelineSpec:
     timezone: str | None = None
     source_connection: ConnectionRef | None = None
     source_table: str | None = None
+    parallel_reads: int | None = None
+    dialect: SqlDialect | None = None
     on_drift: OnDrift = "evolve"
     engine: Engine = "auto"
     mover: Mover = "spark"
@@ -199,6 +202,15 @@ def checked_source_table(source_table: str | None) -> str | None:
     return source_table
 
 
+def checked_parallel_reads(written: object) -> int | None:
+    """How many readers a source that cannot share a snapshot may have; None for one."""
+    if written is not None and (type(written) is not int or not 2 <= written <= 256):
+        raise InvalidDeclaration(
+            f"parallel_reads must be a whole number from 2 to 256, not {written!r}.", fix="leave it out for one reader"
+        )
+    return written
+
+
 def as_post_steps(written: Sequence[Any] | None) -> tuple[PostStep, ...]:
     """The after-load steps: SQL text, callables, references."""
     steps = tuple(written or ())
@@ -254,6 +266,8 @@ def build_spec(function: Callable[..., Any], where: SourceLocation, options: Map
         timezone=given["timezone"],
         source_connection=_connection_ref("source_connection", given["source_connection"]),
         source_table=source_table,
+        parallel_reads=checked_parallel_reads(given["parallel_reads"]),
+        dialect=None if given["dialect"] is None else checked_dialect(given["dialect"]),
         on_drift=given["on_drift"],
         engine=checked_engine(given["engine"], given["force_path"]),
         continue_on_target_failure=bool(given["continue_on_failure"] or given["continue_on_target_failure"]),

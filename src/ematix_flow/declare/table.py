@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 from ematix_flow.declare.columns import ColumnType, to_column_type
 from ematix_flow.declare.keys import NaturalKey, Nullable, PrimaryKey
+from ematix_flow.declare.maintenance import Maintenance, declared_maintenance
 from ematix_flow.declare.normalizers import Normalizer
 from ematix_flow.errors import FlowError, InvalidDeclaration, UnknownColumn, WrongDeclarationType, closest, listed
 
@@ -46,6 +47,7 @@ class TableSpec:
     columns: tuple[ColumnSpec, ...]
     unique: tuple[tuple[str, ...], ...] = ()
     merge_keys: tuple[str, ...] = ()
+    maintenance: Maintenance | None = None
 
     def __post_init__(self) -> None:
         for label, value in (
@@ -128,6 +130,7 @@ class ManagedTable:
     __tablename__: ClassVar[str]
     __merge_keys__: ClassVar[tuple[str, ...]] = ()
     __unique_constraints__: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    __maintenance__: ClassVar[Maintenance | bool | None] = None
     columns: ClassVar[tuple[Column, ...]]
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -149,7 +152,14 @@ class ManagedTable:
         return result
 
 
-def declare_table(cls: type, *, schema: str, name: str | None, frame_names: Mapping[str, Any]) -> type[ManagedTable]:
+def declare_table(
+    cls: type,
+    *,
+    schema: str,
+    name: str | None,
+    frame_names: Mapping[str, Any],
+    maintenance: Maintenance | bool | None = None,
+) -> type[ManagedTable]:
     """Turn an annotated class into a `ManagedTable`; what `@ematix.table(...)` does.
 
     Raises:
@@ -166,6 +176,8 @@ def declare_table(cls: type, *, schema: str, name: str | None, frame_names: Mapp
             )
     body = {key: value for key, value in vars(cls).items() if key not in ("__dict__", "__weakref__")}
     body |= {"__schema__": schema, "__tablename__": name or snake_case(cls.__name__), "__abstract__": True}
+    if maintenance is not None:
+        body["__maintenance__"] = maintenance
     bases = tuple(base for base in cls.__bases__ if base is not object)
     if not any(issubclass(base, ManagedTable) for base in bases):
         bases = (ManagedTable, *bases)
@@ -221,6 +233,7 @@ def _finish(cls: type[ManagedTable], frame_names: Mapping[str, Any]) -> None:
         columns=tuple(column for column, _ in columns),
         unique=unique,
         merge_keys=tuple(cls.__merge_keys__),
+        maintenance=declared_maintenance(cls.__maintenance__, f"{cls.__schema__}.{cls.__tablename__}"),
     )
     cls.columns = tuple(
         Column(c.type, nullable=c.nullable, primary_key=c.primary_key, name=c.name) for c in cls.__table_spec__.columns

@@ -38,6 +38,7 @@ from ematix_flow.plan.route import choose_route
 from ematix_flow.plan.strategies import Load, landed_profile, mode_checks, mode_statements
 
 _WATERMARK = re.compile(r"\$watermark\b")
+_LAKES = ("delta", "iceberg")
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def plan_load(
             f"mode='{target.mode}' is not possible on {sink.kind} (table {target.table}).",
             fix="write to a database or a Delta table instead; files take append and truncate",
         )
+    _check_dialect(spec, source)
     watermark = _watermark(target, stored_mark)
     ddl = _ddl(spec, target, sink)
     columns = tuple(c for c in target.table.columns if c.name not in ddl.missing_columns)
@@ -137,6 +139,21 @@ def _watermark(target: TargetSpec, stored: tuple[str, str] | None) -> WatermarkR
         return None
     last = stored[1] if stored is not None and stored[0] == column else None
     return WatermarkRule(column, target.table.column(column).type, last)
+
+
+def _check_dialect(spec: PipelineSpec, source: SourceSide) -> None:
+    """SQL on a database is that database's own; only what Spark runs is translated."""
+    if spec.dialect is not None and source.dialect is not None and spec.dialect != source.dialect.name:
+        raise InvalidPlan(
+            f"Pipeline '{spec.name}': dialect='{spec.dialect}' is for SQL that runs in Spark; this one runs in "
+            f"{source.dialect.name}.",
+            fix="leave out dialect=, and write the SQL of the source",
+        )
+    if spec.dialect not in (None, "spark") and source.query.sql is not None and source.kind.startswith(_LAKES):
+        raise InvalidPlan(
+            f"Pipeline '{spec.name}': dialect='{spec.dialect}' cannot be used for SQL over lake tables yet.",
+            fix="write Spark SQL there",
+        )
 
 
 def _ddl(spec: PipelineSpec, target: TargetSpec, sink: TargetSide) -> DdlPlan:
@@ -355,6 +372,7 @@ def _reading(
             pending=pending,
             steps=steps,
             watermark_filter=watermark,
+            dialect=spec.dialect or "spark",
         )
     user_steps = [index for index, step in enumerate(steps) if step.is_user_sql]
     upto = user_steps[-1] + 1 if user_steps else 0
@@ -376,7 +394,15 @@ def _reading(
         steps=steps[upto:],
         watermark_filter=mark,
         source_types=types,
+        parallel_reads=_readers(spec),
     )
+
+
+def _readers(spec: PipelineSpec) -> int | None:
+    """How many readers are asked for; one for a load from a mark on."""
+    # A reader that began early may miss rows that are older than the mark which a later one finds: lost for good.
+    has_mark = any(target.incremental_column is not None for target in spec.targets)
+    return 1 if spec.parallel_reads is not None and has_mark else spec.parallel_reads
 
 
 def _user_sql_share(column: ColumnSpec) -> int:

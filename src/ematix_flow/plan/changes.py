@@ -7,6 +7,8 @@ versions as `history.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ematix_flow.contracts.dialect import SCRATCH
 from ematix_flow.contracts.plans import ChangeSet, Statement
 from ematix_flow.declare.columns import TimestampTZ
@@ -65,12 +67,14 @@ def _merge(load: Load) -> ChangeSet:
     is_new = f"t.{dialect.quote(keys[0])} IS NULL"  # keys are never NULL, so no row was found
     changed = changed_condition(load)
     wanted = is_new if changed is None else f"{is_new} OR ({changed})"
-    # A lake table may hold a key twice, and both rows are to be updated by one change.
+    # A lake table may hold a key twice, and both rows are to be updated by one change, which counts for each.
+    action = f"CASE WHEN {is_new} THEN 'insert' ELSE 'correct' END"
+    counts = _flags(inserted=f"sum({_one_if(is_new)})", updated=f"sum({_one_if(f'NOT ({is_new})')})")
+    columns = dialect.columns(load.names, "s")
     query = (
-        f"SELECT DISTINCT {dialect.columns(load.names, 's')}, "
-        f"CASE WHEN {is_new} THEN 'insert' ELSE 'correct' END AS {_ACTION}, "
-        f"{_flags(inserted=_one_if(is_new), updated=_one_if(f'NOT ({is_new})'))} "
-        f"FROM {load.landed_sql} AS s LEFT JOIN {load.stored_sql} AS t ON {match} WHERE {wanted}"
+        f"SELECT {columns}, {action} AS {_ACTION}, {counts} "
+        f"FROM {load.landed_sql} AS s LEFT JOIN {load.stored_sql} AS t ON {match} WHERE {wanted} "
+        f"GROUP BY {columns}, {action}"
     )
     if target.handle_deletes == "hard":
         gone = ", ".join(f"t.{dialect.quote(n)}" if n in keys else "NULL" for n in load.names)
@@ -84,7 +88,18 @@ def _merge(load: Load) -> ChangeSet:
         clauses.append(f"WHEN MATCHED THEN UPDATE SET {_assignments(load, [*written, *load.stamp_values()])}")
     inserted = [(name, f"s.{dialect.quote(name)}") for name in load.names] + load.stamp_values()
     clauses.append(_insert_clause(load, inserted))
-    return _set(load, query, match, clauses, inserted)
+    worked_out = _set(load, query, match, clauses, inserted)
+    if not dialect.counts_merges:
+        return worked_out
+    direct = []
+    if changed is not None:
+        changes = _assignments(load, [*written, *load.stamp_values()])
+        direct.append(f"WHEN MATCHED AND ({changed}) THEN UPDATE SET {changes}")
+    direct.append(_insert_clause(load, inserted, only=""))
+    if target.handle_deletes == "hard":
+        direct.append("WHEN NOT MATCHED BY SOURCE THEN DELETE")
+    statement = f"MERGE INTO {load.table_sql} AS t USING {load.landed_sql} AS s ON {match} {' '.join(direct)}"
+    return replace(worked_out, direct=Statement(statement, why="insert and update in one commit"))
 
 
 # ── history ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,10 +194,10 @@ def _assignments(load: Load, changes: list[tuple[str, str]]) -> str:
     return ", ".join(f"{load.dialect.quote(column)} = {value}" for column, value in changes)
 
 
-def _insert_clause(load: Load, inserted: list[tuple[str, str]]) -> str:
+def _insert_clause(load: Load, inserted: list[tuple[str, str]], only: str = f" AND s.{_ACTION} = 'insert'") -> str:
     into = load.dialect.columns([name for name, _ in inserted])
     values = ", ".join(value for _, value in inserted)
-    return f"WHEN NOT MATCHED AND s.{_ACTION} = 'insert' THEN INSERT ({into}) VALUES ({values})"
+    return f"WHEN NOT MATCHED{only} THEN INSERT ({into}) VALUES ({values})"
 
 
 def _set(load: Load, query: str, match: str, clauses: list[str], inserted: list[tuple[str, str]]) -> ChangeSet:

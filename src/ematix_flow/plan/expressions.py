@@ -9,7 +9,13 @@ from ematix_flow.declare.columns import ColumnType
 from ematix_flow.declare.fitting import TEXT_KINDS
 from ematix_flow.declare.normalizers import Derive, Normalizer, Sql
 from ematix_flow.declare.steps import DeduplicateBy, FilterWhere, Limit, OrderTerm, RowStep, SamplePct
-from ematix_flow.plan import expressions_duckdb, expressions_mysql, expressions_postgres, expressions_sqlite
+from ematix_flow.plan import (
+    expressions_duckdb,
+    expressions_mysql,
+    expressions_postgres,
+    expressions_sqlite,
+    expressions_warehouse,
+)
 from ematix_flow.plan.column_expr import CannotPush, ColumnExpr as ColumnExpr, NotPushable as NotPushable
 from ematix_flow.plan.user_sql import enclosed, with_column
 
@@ -18,6 +24,7 @@ _COMPILERS = {
     "sqlite": expressions_sqlite.compile_marker,
     "duckdb": expressions_duckdb.compile_marker,
     "mysql": expressions_mysql.compile_marker,
+    **dict.fromkeys(expressions_warehouse.WAREHOUSES, expressions_warehouse.compile_marker),
 }
 _RANK = "ematix_flow_rank"
 
@@ -28,7 +35,7 @@ def compile_column(
     """A column with its markers applied, left to right, in the words of a database.
 
     Args:
-        dialect_name: `postgres`, `sqlite`, `duckdb` or `mysql`; any other database gets `NotPushable`.
+        dialect_name: `postgres`, `sqlite`, `duckdb` or `mysql`; warehouses take `sql` and `derive`, others nothing.
         normalizers: The markers, in order.
         source: The column as the source gives it. A type of None is one nobody knows: only `sql` and `derive` meet it.
         name: The declared column, for the message of a failing `on_failure="error"`.
@@ -81,6 +88,8 @@ def step_sql(
         return f"SELECT {names} FROM {rows} WHERE ({step.condition}\n)"
     if isinstance(step, Limit):
         return f"SELECT {names} FROM {rows} LIMIT {step.rows}"
+    if dialect_name in expressions_warehouse.WAREHOUSES:
+        return NotPushable(f"{step.kind} is left to Spark on warehouses")
     if isinstance(step, SamplePct):
         if step.fraction in (0.0, 1.0):
             return f"SELECT {names} FROM {rows} WHERE 1 = {int(step.fraction)}"

@@ -83,6 +83,7 @@ class JointReading:
             steps=joint.steps,
             watermark_filter=plan.reading.watermark_filter,
             source_types=joint.source_types,
+            dialect=joint.dialect,
         )
         # What the source would have skipped for this target alone is skipped before anything else is done.
         by_source = mark is not None and plan.reading.watermark_filter is None

@@ -77,13 +77,13 @@ def mode_statements(load: Load) -> tuple[Statement, ...]:
     if load.target.mode == "truncate":
         if load.dialect.commits_each_statement:
             return (overwrite_all(load),)
-        return (Statement(f"DELETE FROM {load.table_sql}", why="empty the target"), insert_all(load))
+        return (Statement(load.dialect.delete_all(load.table_sql), why="empty the target"), insert_all(load))
     if load.dialect.commits_each_statement:
         from ematix_flow.plan.changes import change_set
 
         changes = change_set(load)
         assert changes is not None
-        return (changes.query, changes.apply)
+        return (changes.direct,) if changes.direct else (changes.query, changes.apply)
     if load.target.is_merge:
         return _merge(load)
     from ematix_flow.plan.history import history_statements

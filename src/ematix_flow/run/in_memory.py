@@ -7,22 +7,20 @@ frame's own batches.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from ematix_flow.backends.arrow_fitting import can_fit, fitted, with_times_in_utc
 from ematix_flow.backends.frames import as_arrow, is_in_memory
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.contracts.backend import Backend, Settles
-from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Route, SettleReport, Stamp
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.declare.pipeline import PipelineSpec
-from ematix_flow.errors import FlowError, MissingSourceColumn, StatementFailed, closest, counted, listed
-from ematix_flow.plan.words import report_words
+from ematix_flow.errors import FlowError, MissingSourceColumn, StatementFailed, closest, listed
+from ematix_flow.spark.landing import land_and_settle, staging_run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,12 +64,25 @@ def load_from_memory(
     """Walk a plan on the short way. One transaction at the end makes the rows visible, or none of it happened."""
     reading = plan.reading
     assert reading is not None
-    staging_run = run or OpenedRun(plan.pipeline, str(uuid4()), "dry-run", 0, None, False, None)
-    observer.step("stage", "running")
-    began = time.perf_counter()
     rows = RowsInMemory(fitted(reading.query.frame, plan.columns, reading.renamed))
+    return land_and_settle(
+        rows,
+        plan,
+        target,
+        run,
+        stamp,
+        observer,
+        dry_run=dry_run,
+        staging=_explained(plan),
+        staged_as=staging_run(plan, run),
+    )
+
+
+@contextmanager
+def _explained(plan: BatchPlan) -> Iterator[None]:
+    """What a driver says while rows are brought beside the target, as an error of ours."""
     try:
-        landed = target.stage(rows, plan, staging_run)  # type: ignore[arg-type]  # see `RowsInMemory`
+        yield
     except FlowError:
         raise
     except Exception as exc:
@@ -79,17 +90,6 @@ def load_from_memory(
             f"The rows could not be brought beside {plan.table}: the driver raised {type(exc).__name__}.",
             fix="check that the server is there and has room; the cause is in the traceback",
         ) from exc
-    reached("staged")
-    try:
-        said = "" if landed.rows is None else counted(landed.rows, "row")
-        observer.step("stage", "succeeded", said, (time.perf_counter() - began) * 1000)
-        observer.step("settle", "running")
-        began = time.perf_counter()
-        report = target.settle(plan, run, stamp, landed, dry_run=dry_run)
-    finally:
-        target.discard(landed)
-    observer.step("settle", "succeeded", report_words(report, plan), (time.perf_counter() - began) * 1000)
-    return report
 
 
 class RowsInMemory:

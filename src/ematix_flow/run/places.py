@@ -11,12 +11,14 @@ from ematix_flow.backends.catalog import open_backend
 from ematix_flow.config.resolve import ResolvedConnection, resolve
 from ematix_flow.config.spark_place import spark_settings
 from ematix_flow.contracts.backend import Backend, KeepsBooks, RunsOnSpark, Settles, SpeaksSql
+from ematix_flow.contracts.maintenance import Maintains, TableMaintenance
 from ematix_flow.contracts.plans import SourceQuery
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.pipeline import PipelineSpec
+from ematix_flow.declare.table import TableSpec
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import UnsupportedBackend
+from ematix_flow.errors import InvalidPlan, UnsupportedBackend
 from ematix_flow.plan.batch import SourceSide, TargetSide, describable, user_sql_probe
 from ematix_flow.plan.history import events_table
 
@@ -96,6 +98,8 @@ def opened(spec: PipelineSpec, target: TargetSpec) -> Iterator[Places]:
     source_connection = resolve(spec.source(), where=where)
     sink = open_backend(target_connection.connection)
     sink.check_target(target)
+    if target.table.maintenance is not None:
+        maintenance_of(sink, target.table)
     same = source_connection.connection.identity() == target_connection.connection.identity()
     source = sink if same and type(source_connection.connection) is type(target_connection.connection) else None
     source = source or open_backend(source_connection.connection)
@@ -148,6 +152,21 @@ def lend_spark(*backends: Backend) -> None:
     for backend in backends:
         if isinstance(backend, RunsOnSpark):
             backend.use_spark(session)
+
+
+def maintenance_of(backend: Backend, table: TableSpec) -> TableMaintenance:
+    """Who looks after a table.
+
+    Raises:
+        InvalidPlan: there is nothing to be looked after, because it is no lake table.
+    """
+    if not isinstance(backend, Maintains):
+        raise InvalidPlan(
+            f"Only lake tables (Delta, Iceberg) are maintained, and {table} is in '{backend.connection.name}' "
+            f"({backend.connection.kind}).",
+            fix="leave maintenance= out, or keep the table in a lake",
+        )
+    return backend.maintenance()
 
 
 def connection_info(resolved: ResolvedConnection) -> dict[str, Any]:

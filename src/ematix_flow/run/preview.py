@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from ematix_flow.config.resolve import ResolvedConnection
 from ematix_flow.contracts.backend import Backend, KeepsBooks, SpeaksSql
 from ematix_flow.contracts.plans import BatchPlan, SourceQuery, Stamp
 from ematix_flow.contracts.runtime import SilentObserver
+from ematix_flow.contracts.split_reads import SplitsOnRequest
 from ematix_flow.declare.pipeline import PipelineSpec, PostStep, TransformRef
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.target import TargetSpec
@@ -142,7 +142,7 @@ def _target_plan(
     spec: PipelineSpec, target: TargetSpec, places: Places, query: SourceQuery, notes: list[str], *, dry: bool
 ) -> TargetPlan:
     plan = _plan(spec, target, places, query, notes=None if dry else notes)
-    shown = _shown(plan, target, places.target_connection)
+    shown = _shown(plan, target, places)
     if not dry:
         return shown
     try:
@@ -179,13 +179,16 @@ def _plan(
     return plan if spec.is_fan_out else with_frame_at_hand(spec, plan, places.target)
 
 
-def _shown(plan: BatchPlan, target: TargetSpec, resolved: ResolvedConnection) -> TargetPlan:
+def _shown(plan: BatchPlan, target: TargetSpec, places: Places) -> TargetPlan:
+    resolved = places.target_connection
     primary_key = physical_primary_key(target)
     statements = [statement.sql for statement in plan.ddl.statements]
     if plan.landing_sql is not None:
         statements.append(f"-- landed rows\n{plan.landing_sql}")
     elif plan.reading is not None:
         reader = {"memory": "this process", "native": "the native engine"}.get(plan.route.engine, "Spark")
+        if plan.reading.parallel_reads is not None and isinstance(places.source, SplitsOnRequest):
+            reader += f", {places.source.parts_in_words(plan.reading)}"
         statements.append(f"-- landed rows, read by {reader}\n{plan.reading.query.text}")
     if plan.lane.kind != "insert":
         statements.append(f"-- fast lane: {plan.lane.reason}; only if that cannot be done:")

@@ -16,6 +16,7 @@ from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import FlowError, InvalidConfig
 from ematix_flow.run.fanout import FanOut, StagesOfTargets
 from ematix_flow.run.loads import load_target, new_run_id, warn_about_keys
+from ematix_flow.run.maintenance import maintain_loaded
 from ematix_flow.run.places import opened, reading_from
 from ematix_flow.run.post import finish_load, run_transform
 from ematix_flow.run.recorder import RunRecorder
@@ -59,7 +60,10 @@ def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer
         if isinstance(exc, FlowError):
             raise exc.at(str(spec.where)) from exc.__cause__
         raise
-    recorder.finish("failed" if _failed(result) else "succeeded", result=result)
+    try:
+        maintain_loaded(spec, result, watching)
+    finally:
+        recorder.finish("failed" if _failed(result) else "succeeded", result=result)
     return result
 
 

@@ -9,31 +9,33 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, functions as F
 
 from ematix_flow.config.spark_place import spark_settings
-from ematix_flow.contracts.backend import Backend, Settles, SpeaksSql, WritesFrames
-from ematix_flow.contracts.crashpoints import reached
-from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, Stamp, WatermarkRule
+from ematix_flow.contracts.backend import Backend, RunsOnSpark, Settles, SpeaksSql, WritesFrames
+from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp, WatermarkRule
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
+from ematix_flow.declare.pipeline import Mover
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.table import ColumnSpec
-from ematix_flow.errors import FlowError, MissingSourceColumn, RouteImpossible, closest, counted, listed
+from ematix_flow.errors import FlowError, MissingSourceColumn, RouteImpossible, closest, listed
 from ematix_flow.plan.physical import stamps
 from ematix_flow.plan.words import report_words
 from ematix_flow.spark import failures
 from ematix_flow.spark.expressions import apply_step, column_of, compile_column
 from ematix_flow.spark.fitting import failing, fit_column, typed_column
 from ematix_flow.spark.kept_rows import KeptRows, source_rows
+from ematix_flow.spark.landing import land_and_settle, staging_run
 from ematix_flow.spark.reach import is_this_machine, shown
 from ematix_flow.spark.session import open_session, use_session
 from ematix_flow.spark.types import to_spark_type
+from ematix_flow.spark.user_sql import markers_in_spark, step_in_spark
 
 log = logging.getLogger(__name__)
 
+_SMALL_JOB_BYTES = 32 * 1024 * 1024
 _FILES_OF_THIS_MACHINE = ("sqlite", "duckdb", "object_store_local", "delta_local")
 
 
@@ -53,7 +55,7 @@ def run_on_spark(
     `kept` holds the rows of this and of other targets; the source is then read only if nobody has done so yet.
     """
     with explained(), ExitStack() as reading:
-        engine = "native" if plan.route.engine == "native" else "spark"
+        engine: Mover = "native" if plan.route.engine == "native" else "spark"
         observer.step(engine, "running")
         began = time.perf_counter()
         needs = _needs(source, target, *([kept] if kept else []))
@@ -61,7 +63,8 @@ def run_on_spark(
         if isinstance(given, DataFrame):  # it lives in a session, and only there
             spark = use_session(given.sparkSession, needs)
         else:
-            settings = _settings(plan)
+            query = plan.reading.query if plan.reading is not None else None
+            settings = replace(job_settings(query, source, target), engine=engine)
             if settings.engine == "native" and _holds_user_sql(plan, source):
                 log.warning(
                     "%s: SQL of yours runs on the native engine, which may differ from Spark (docs/engines.md)",
@@ -77,35 +80,12 @@ def run_on_spark(
             frame = reading.enter_context(source_rows(spark, source, plan.reading))
         shaped = shape(frame, plan)
         if isinstance(target, Settles):
-            return _land_and_settle(shaped, plan, target, run, stamp, observer, dry_run)
+            staged_as = staging_run(plan, run)
+            watched = _watched(observer, "stage", lambda: target.staged_rows(staged_as))
+            return land_and_settle(
+                shaped, plan, target, run, stamp, observer, dry_run=dry_run, staging=watched, staged_as=staged_as
+            )
         return _write(shaped, plan, target, run, stamp, observer, dry_run)
-
-
-def _land_and_settle(
-    shaped: DataFrame,
-    plan: BatchPlan,
-    target: Settles,
-    run: OpenedRun | None,
-    stamp: Stamp,
-    observer: RunObserver,
-    dry_run: bool,
-) -> SettleReport:
-    staging_run = run or OpenedRun(plan.pipeline, str(uuid4()), "dry-run", 0, None, False, None)
-    observer.step("stage", "running")
-    began = time.perf_counter()
-    with _watched(observer, "stage", lambda: target.staged_rows(staging_run)):
-        landed = target.stage(shaped, plan, staging_run)
-    reached("staged")
-    try:
-        said = "" if landed.rows is None else counted(landed.rows, "row")
-        observer.step("stage", "succeeded", said, (time.perf_counter() - began) * 1000)
-        observer.step("settle", "running")
-        began = time.perf_counter()
-        report = target.settle(plan, run, stamp, landed, dry_run=dry_run)
-    finally:
-        target.discard(landed)
-    observer.step("settle", "succeeded", report_words(report, plan), (time.perf_counter() - began) * 1000)
-    return report
 
 
 def _write(
@@ -145,11 +125,12 @@ def shape(frame: DataFrame, plan: BatchPlan) -> DataFrame:
         else:
             raw, kind = typed_column(column_of(name), types[name], reading.source_types.get(name), name)
         if pending:
+            pending = markers_in_spark(pending, reading.dialect, frame, kind, name=column.name)
             raw = compile_column(pending, raw, kind, name=column.name)
         normalized.append(raw.alias(column.name))
     result = frame.select(*normalized)
     for step in reading.steps:
-        result = apply_step(result, step)
+        result = apply_step(result, step_in_spark(step, reading.dialect, result))
     after = {field.name: field.dataType for field in result.schema.fields}
     fitted = [_fitted(column_of(c.name), after[c.name], c).alias(c.name) for c in plan.columns]
     result = result.select(*fitted)
@@ -179,10 +160,13 @@ def _require_columns(frame: DataFrame, plan: BatchPlan, reading: Reading) -> Non
             )
 
 
-def _settings(plan: BatchPlan) -> SparkSettings:
-    """The project's settings, with the engine that the plan's route names."""
-    assert plan.route.engine != "pushdown" and plan.route.engine != "memory"
-    return replace(spark_settings(), engine=plan.route.engine)
+def job_settings(query: SourceQuery | None, source: Backend, target: Settles | WritesFrames) -> SparkSettings:
+    """The project's settings, and a quick start for a command whose one job is small."""
+    settings = spark_settings()
+    if settings.short_job is not None or not settings.is_only_job or isinstance(target, RunsOnSpark):
+        return settings
+    size = source.estimated_bytes(query) if query is not None and query.frame is None else None
+    return replace(settings, short_job=size is not None and size < _SMALL_JOB_BYTES)
 
 
 def _holds_user_sql(plan: BatchPlan, source: Backend) -> bool:

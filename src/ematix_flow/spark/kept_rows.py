@@ -31,6 +31,8 @@ from ematix_flow.spark.types import to_spark_schema, to_spark_type
 
 log = logging.getLogger(__name__)
 
+_ONE_PART_BYTES = 4 * 1024 * 1024
+
 
 class KeptRows:
     """The rows of a joint reading, read when the first target asks for them.
@@ -124,7 +126,10 @@ def source_rows(spark: SparkSession, source: Backend, reading: Reading) -> Itera
         yield given
     else:
         table = as_arrow(given)
-        yield spark.createDataFrame(table, schema=to_spark_schema(table.schema))
+        frame = spark.createDataFrame(table, schema=to_spark_schema(table.schema))
+        # Spark cuts rows into as many parts as it has cores, however few they are, and a part may become a file.
+        is_small = table.nbytes < _ONE_PART_BYTES and not native.is_running()
+        yield frame.coalesce(1) if is_small else frame
 
 
 def _is_at_hand(frame: DataFrame, reading: Reading) -> bool:

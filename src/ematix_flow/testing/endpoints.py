@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID as Uuid
 
 from ematix_flow.backends.catalog import open_backend
@@ -28,6 +28,9 @@ from ematix_flow.declare import columns as c
 from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.plan.ddl import create_statements
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Row = tuple[Any, ...]
 KEY: Any = c.String[50]  # type: ignore[misc]  # a type made by subscript is no generic to mypy
@@ -309,22 +312,13 @@ class FilesEndpoint(Endpoint):
         return f"{self.schema}.{name}"
 
     def make(self, name: str, columns: Sequence[ColumnSpec], rows: Sequence[Row]) -> None:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from ematix_flow.spark.types import to_arrow_schema
-
-        by_column = list(zip(*rows, strict=True)) if rows else [() for _ in columns]
-        schema = to_arrow_schema(columns)
-        arrays = [
-            pa.array([_written(v, column.type) for v in values], type=field.type)
-            for values, column, field in zip(by_column, columns, schema, strict=True)
-        ]
         folder = self.root / self.schema / name
         os.makedirs(folder, exist_ok=True)
         for old in folder.glob("*.parquet"):
             old.unlink()
-        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / "rows.parquet")
+        pq.write_table(arrow_table(columns, rows), folder / "rows.parquet")
 
     def rows(self, name: str, columns: Sequence[ColumnSpec]) -> list[Row]:
         found: list[Mapping[str, Any]] = []
@@ -378,6 +372,21 @@ class FilesEndpoint(Endpoint):
             known |= {str(books / name) for name in ("manifest.json", "table.lock", "readers.lock")}
         books_folders = tuple(f"_ematix_flow/{book}/" for book in ("ledger", "watermarks", "run_history", "locks"))
         return {name for name in self.snapshot() if name not in known and not name.startswith(books_folders)}
+
+
+def arrow_table(columns: Sequence[ColumnSpec], rows: Sequence[Row]) -> pa.Table:
+    """Rows as an Arrow table in the declared types."""
+    import pyarrow as pa
+
+    from ematix_flow.spark.types import to_arrow_schema
+
+    by_column = list(zip(*rows, strict=True)) if rows else [() for _ in columns]
+    schema = to_arrow_schema(columns)
+    arrays = [
+        pa.array([_written(v, column.type) for v in values], type=field.type)
+        for values, column, field in zip(by_column, columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _written(value: Any, kind: c.ColumnType) -> Any:

@@ -1,0 +1,17 @@
+-- Revenue of items sold on the web within a month, as a share of their class.
+SELECT
+    i_item_id,
+    i_item_desc,
+    i_category,
+    i_class,
+    i_current_price,
+    sum(ws_ext_sales_price) AS itemrevenue,
+    sum(ws_ext_sales_price) * 100 / nullif(sum(sum(ws_ext_sales_price)) OVER (PARTITION BY i_class), 0) AS revenueratio
+FROM web_sales
+JOIN item ON i_item_sk = ws_item_sk
+JOIN date_dim ON d_date_sk = ws_sold_date_sk
+WHERE i_category IN ('Sports', 'Books', 'Home')
+  AND d_date BETWEEN DATE '1999-02-22' AND DATE '1999-02-22' + INTERVAL '30' DAY
+GROUP BY i_item_id, i_item_desc, i_category, i_class, i_current_price
+ORDER BY i_category, i_class, i_item_id, i_item_desc, revenueratio
+LIMIT 100

@@ -1,0 +1,16 @@
+-- Customers with many items on one ticket at the turn of the month.
+SELECT c_last_name, c_first_name, c_salutation, c_preferred_cust_flag, ss_ticket_number, cnt
+FROM (
+    SELECT ss_ticket_number, ss_customer_sk, count(*) AS cnt
+    FROM store_sales
+    JOIN date_dim ON d_date_sk = ss_sold_date_sk
+    JOIN household_demographics ON hd_demo_sk = ss_hdemo_sk
+    WHERE (d_dom BETWEEN 1 AND 3 OR d_dom BETWEEN 25 AND 28)
+      AND hd_vehicle_count > 0
+      AND (CASE WHEN hd_vehicle_count > 0 THEN hd_dep_count / hd_vehicle_count ELSE NULL END) > 1.2
+      AND d_year IN (1999, 2000, 2001)
+    GROUP BY ss_ticket_number, ss_customer_sk
+) AS tickets
+JOIN customer ON c_customer_sk = ss_customer_sk
+WHERE cnt BETWEEN 5 AND 20
+ORDER BY c_last_name, c_first_name, c_salutation, c_preferred_cust_flag DESC, ss_ticket_number

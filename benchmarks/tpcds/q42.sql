@@ -1,0 +1,11 @@
+-- Revenue by category in one month.
+SELECT d_year, i_category_id, i_category, sum(ss_ext_sales_price) AS total
+FROM date_dim
+JOIN store_sales ON ss_sold_date_sk = d_date_sk
+JOIN item ON i_item_sk = ss_item_sk
+WHERE i_manager_id = 1
+  AND d_moy = 11
+  AND d_year = 2000
+GROUP BY d_year, i_category_id, i_category
+ORDER BY total DESC, d_year, i_category_id, i_category
+LIMIT 100

@@ -1,0 +1,18 @@
+-- Sales of stores by day of the week.
+SELECT
+    s_store_name,
+    s_store_id,
+    sum(CASE WHEN d_day_name = 'Sunday' THEN ss_sales_price END) AS sun_sales,
+    sum(CASE WHEN d_day_name = 'Monday' THEN ss_sales_price END) AS mon_sales,
+    sum(CASE WHEN d_day_name = 'Tuesday' THEN ss_sales_price END) AS tue_sales,
+    sum(CASE WHEN d_day_name = 'Wednesday' THEN ss_sales_price END) AS wed_sales,
+    sum(CASE WHEN d_day_name = 'Thursday' THEN ss_sales_price END) AS thu_sales,
+    sum(CASE WHEN d_day_name = 'Friday' THEN ss_sales_price END) AS fri_sales,
+    sum(CASE WHEN d_day_name = 'Saturday' THEN ss_sales_price END) AS sat_sales
+FROM date_dim
+JOIN store_sales ON ss_sold_date_sk = d_date_sk
+JOIN store ON s_store_sk = ss_store_sk
+WHERE d_year = 2000
+GROUP BY s_store_name, s_store_id
+ORDER BY s_store_name, s_store_id
+LIMIT 100

@@ -1,0 +1,16 @@
+-- Revenue of items sold in stores within a month, as a share of their class.
+SELECT
+    i_item_id,
+    i_item_desc,
+    i_category,
+    i_class,
+    i_current_price,
+    sum(ss_ext_sales_price) AS itemrevenue,
+    sum(ss_ext_sales_price) * 100 / nullif(sum(sum(ss_ext_sales_price)) OVER (PARTITION BY i_class), 0) AS revenueratio
+FROM store_sales
+JOIN item ON i_item_sk = ss_item_sk
+JOIN date_dim ON d_date_sk = ss_sold_date_sk
+WHERE i_category IN ('Sports', 'Books', 'Home')
+  AND d_date BETWEEN DATE '1999-02-22' AND DATE '1999-02-22' + INTERVAL '30' DAY
+GROUP BY i_item_id, i_item_desc, i_category, i_class, i_current_price
+ORDER BY i_category, i_class, i_item_id, i_item_desc, revenueratio

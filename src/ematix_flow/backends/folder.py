@@ -1,0 +1,108 @@
+"""What backends over a place for files have in common: tables are folders of it, and the books lie beside them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from typing import Any
+
+from ematix_flow.backends.files_options import unfit_name
+from ematix_flow.backends.files_store import Store
+from ematix_flow.backends.json_books import JsonBooks
+from ematix_flow.contracts.backend import Backend, Health
+from ematix_flow.contracts.plans import OpenedRun
+from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.connection import Connection
+from ematix_flow.declare.target import TargetSpec
+from ematix_flow.errors import InvalidDeclaration, InvalidIdentifier
+
+
+class FolderBackend(Backend):
+    """Tables that are folders `<schema>/<table>` of one store. Subclasses make the books."""
+
+    books: JsonBooks
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.store = self.open_store(connection)
+
+    @abstractmethod
+    def open_store(self, connection: Connection) -> Store:
+        """Where the files and the books are."""
+
+    def check(self) -> Health:
+        return self.store.health()
+
+    def table_ref(self, schema: str, name: str) -> TableRef:
+        """The table of that name; refuses names that cannot be folders."""
+        for part in (schema, name):
+            problem = unfit_name(part)
+            if problem:
+                raise InvalidIdentifier(f"{part!r} cannot be a folder name: {problem}.", fix="choose another name")
+        return TableRef(schema, name)
+
+    def check_partitions(self, target: TargetSpec) -> None:
+        """Refuse a `partition_by=` that names no declared column, or leaves none for the files."""
+        partitions = tuple(target.files.partition_by or ())
+        target.table.require(partitions, "partition_by=")
+        if len(partitions) == len(target.table.columns):
+            raise InvalidDeclaration(
+                f"partition_by= names every column of {target.table}.", fix="leave one in the files"
+            )
+
+    # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def lease(self, pipeline: str) -> Iterator[None]:
+        """Hold the pipeline for this process; `AlreadyRunning` when a living run holds it."""
+        with ExitStack() as stack:
+            with self.store.explained():
+                stack.enter_context(self.books.lease(pipeline))
+            yield
+
+    def open_run(
+        self,
+        pipeline: str,
+        *,
+        run_id: str,
+        logical_run: str | None,
+        target: TableRef,
+        mode: str,
+        now: datetime,
+    ) -> OpenedRun:
+        """Write the `running` record, sweep up after dead runs, and say what is known."""
+        with self.store.explained():
+            self.before_opening(pipeline)
+            return self.books.open(
+                pipeline,
+                run_id=run_id,
+                logical_run=logical_run,
+                folder=self.folder_of(target),
+                target=target,
+                mode=mode,
+                now=now,
+            )
+
+    def before_opening(self, pipeline: str) -> None:
+        """Settle what a dead run of the pipeline left open."""
+
+    def folder_of(self, table: TableRef) -> str:
+        """The folder of a table in the store."""
+        return f"{table.schema}/{table.name}"
+
+    def close_run(self, run: OpenedRun, *, error: str | None, now: datetime) -> None:
+        """End the run in history and ledger."""
+        with self.store.explained():
+            self.books.close(run, error=error, now=now)
+
+    def peek(self, pipeline: str) -> tuple[str, str] | None:
+        """The stored watermark, without opening a run."""
+        with self.store.explained():
+            return self.books.peek(pipeline)
+
+    def record_step(self, run: OpenedRun, step: str, *, error: str | None, metrics: Any, started: datetime) -> None:
+        """Add the history record of one after-load transform."""
+        with self.store.explained():
+            self.books.record_step(run, step, error=error, metrics=metrics, started=started)

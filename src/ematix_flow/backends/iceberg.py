@@ -1,0 +1,224 @@
+"""Apache Iceberg tables, listed by their folder, by a REST catalog or by a database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
+
+from ematix_flow.backends.files_store import LocalStore, Store
+from ematix_flow.backends.files_store_s3 import S3Store
+from ematix_flow.backends.lake import Commit, LakeBackend, RowsChanged, told
+from ematix_flow.backends.lake_dialect import LakeDialect
+from ematix_flow.backends.locks import digest
+from ematix_flow.backends.transport import quoted
+from ematix_flow.contracts.session import SessionNeeds
+from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.columns import ColumnType, SmallInt
+from ematix_flow.declare.connection import Connection, IcebergConnection
+from ematix_flow.declare.redaction import display_url, scrub
+from ematix_flow.declare.server_address import server_address, url_scheme
+from ematix_flow.errors import ConnectionFailed, InvalidConnection, InvalidPlan, WriteConflict
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ematix_flow.backends.lake_maintenance import LakeMaintenance
+
+_CATALOG_TYPES = {"path": "hadoop", "rest": "rest", "jdbc": "jdbc"}
+_DRIVERS = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
+"""Schemes of URLs that can list tables, and the family of jars with their driver."""
+
+_RUN = "ematix-flow.run"
+"""The property of a snapshot that says which run made it."""
+
+_CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException", "Found conflicting files")
+
+
+@dataclass(frozen=True)
+class _Catalog:
+    """What lists the tables: its name in Spark, and where it is."""
+
+    name: str
+    uri: str | None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    driver: str | None = None
+
+
+class IcebergDialect(LakeDialect):
+    """Spark SQL over Iceberg tables, which have no whole number of 16 bits."""
+
+    catalog: str = ""
+
+    def type_sql(self, column_type: ColumnType) -> str:
+        return "INT" if isinstance(column_type, SmallInt) else super().type_sql(column_type)
+
+    def same_type(self, declared: ColumnType, native: str) -> bool:
+        return native == "int" if isinstance(declared, SmallInt) else super().same_type(declared, native)
+
+    def create_schema(self, schema: str) -> str | None:
+        return f"CREATE NAMESPACE IF NOT EXISTS {self.catalog}.{self.quote(schema)}"
+
+    def storage(self, columns: Sequence[str], partition_by: Sequence[str], *, changes_rows: bool) -> str:
+        partitions = f" PARTITIONED BY ({self.columns(partition_by)})" if partition_by else ""
+        properties = ["'format-version' = '2'"]
+        if changes_rows:
+            # Small changes are kept beside the files they belong to, instead of writing these anew.
+            properties += [f"'write.{what}.mode' = 'merge-on-read'" for what in ("merge", "update", "delete")]
+        return f" USING iceberg{partitions} TBLPROPERTIES ({', '.join(properties)})"
+
+
+class IcebergBackend(LakeBackend):
+    """The Iceberg tables of one catalog."""
+
+    connection_type: ClassVar[type[Connection]] = IcebergConnection
+    system = "Iceberg"
+    dialect_type = IcebergDialect
+    gathers_partitions = True  # write.distribution-mode is hash for partitioned tables
+    connection: IcebergConnection
+
+    def __init__(self, connection: Connection) -> None:
+        assert isinstance(connection, IcebergConnection)
+        super().__init__(connection)
+        self.catalog = _listed_by(connection)
+        self.dialect.catalog = quoted(self.catalog.name)
+        families = {"iceberg", self.catalog.driver, "hadoop-aws" if connection.bucket else None}
+        self.needs = SessionNeeds(jars=frozenset(family for family in families if family))
+
+    @property
+    def dialect(self) -> IcebergDialect:
+        assert isinstance(self._dialect, IcebergDialect)
+        return self._dialect
+
+    def open_store(self, connection: Connection) -> Store:
+        assert isinstance(connection, IcebergConnection)
+        return S3Store(connection) if connection.bucket else LocalStore(connection.warehouse)
+
+    def prepare(self, spark: SparkSession) -> None:
+        """Name the catalog; a session loads it when it is first used."""
+        super().prepare(spark)
+        known = {
+            "": "org.apache.iceberg.spark.SparkCatalog",
+            ".type": _CATALOG_TYPES[self.connection.catalog],
+            ".warehouse": self.store.spark_uri("").rstrip("/"),
+            # What other programs commit must be seen at once, not when a cache runs out.
+            ".cache-enabled": "false",
+            # One way to files for every catalog, the session's own; it knows the login of the bucket.
+            ".io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
+            ".uri": self.catalog.uri,
+            ".jdbc.user": self.catalog.user,
+            ".jdbc.password": self.catalog.password,
+            ".jdbc.schema-version": "V1" if self.connection.catalog == "jdbc" else None,
+            ".token": self.connection.token,
+        }
+        prefix = f"spark.sql.catalog.{self.catalog.name}"
+        if spark.conf.get(f"{prefix}.uri", self.catalog.uri or "") != (self.catalog.uri or ""):
+            raise InvalidPlan(
+                f"This session knows the catalog '{self.catalog.name}' at another address.",
+                fix="give one of the connections another catalog_name",
+            )
+        for key, value in known.items():
+            if value is not None:
+                spark.conf.set(prefix + key, value)
+
+    def name_of(self, table: TableRef) -> str:
+        return f"{quoted(self.catalog.name)}.{quoted(table.schema or '')}.{quoted(table.name)}"
+
+    def exists(self, table: TableRef) -> bool:
+        if self.connection.catalog == "path":
+            return self.store.exists(f"{self.folder_of(table)}/metadata")
+        spark = self.spark()
+        self.prepare(spark)
+        try:
+            return spark.catalog.tableExists(self.name_of(table))
+        except Exception as exc:
+            given = self.connection
+            place = f"The {given.catalog} catalog of '{given.name}' at {display_url(given.uri or '')}"
+            raise ConnectionFailed(
+                f"{place} cannot be used: {_cause(exc)}.",
+                fix="check that it runs, and the uri, user, password or token of the connection",
+            ) from exc
+
+    def version(self, spark: SparkSession, table: TableRef) -> int | None:
+        found = spark.sql(f"SELECT snapshot_id FROM {self.name_of(table)}.refs WHERE name = 'main'").collect()
+        return int(found[0][0]) if found else None
+
+    def frame(self, spark: SparkSession, table: TableRef, moment: int | str | None = None) -> DataFrame:
+        if isinstance(moment, str):
+            return spark.sql(f"SELECT * FROM {self.name_of(table)} TIMESTAMP AS OF {self.dialect.text(moment)}")
+        if moment is not None:
+            return spark.sql(f"SELECT * FROM {self.name_of(table)} VERSION AS OF {moment}")
+        return spark.read.table(self.name_of(table))
+
+    def current(self, spark: SparkSession, table: TableRef) -> DataFrame:
+        # A frame loads its table once. Asked for by number, the newest rows would lack columns added since they came.
+        return self.frame(spark, table)
+
+    def has_rows(self, spark: SparkSession, table: TableRef) -> bool:
+        snapshots = f"{self.name_of(table)}.snapshots"
+        newest = f"SELECT summary FROM {snapshots} WHERE snapshot_id = {self.version(spark, table)}"
+        found = spark.sql(newest).collect()
+        return bool(found) and int(found[0][0].get("total-records", "1")) > 0
+
+    def commit(self, spark: SparkSession, table: TableRef, statement: str, commit: Commit) -> None:
+        try:
+            with told(spark, {f"spark.sql.iceberg.snapshot-property.{_RUN}": commit.run_id}):
+                spark.sql(statement)
+        except Exception as exc:
+            if self.is_conflict(exc):
+                raise WriteConflict(f"Another program changed {table} at the same time.") from exc
+            raise
+
+    def is_conflict(self, exc: Exception) -> bool:
+        return any(word in str(exc) for word in _CONFLICTS)
+
+    def maintenance(self) -> LakeMaintenance:
+        from ematix_flow.backends.iceberg_maintenance import IcebergMaintenance
+
+        return IcebergMaintenance(self)
+
+    def is_committed(self, spark: SparkSession, table: TableRef, run_id: str) -> bool:
+        return bool(self._snapshots(spark, table, run_id))
+
+    def done_by(self, spark: SparkSession, table: TableRef, run_id: str) -> RowsChanged:
+        return RowsChanged(int(self._snapshots(spark, table, run_id)[0].get("added-records", "0")))
+
+    def _snapshots(self, spark: SparkSession, table: TableRef, run_id: str) -> list[Mapping[str, Any]]:
+        self.prepare(spark)
+        if not self.exists(table):
+            return []
+        mine = f"summary['{_RUN}'] = {self.dialect.text(run_id)}"
+        return [
+            row[0] for row in spark.sql(f"SELECT summary FROM {self.name_of(table)}.snapshots WHERE {mine}").collect()
+        ]
+
+
+def _cause(exc: Exception) -> str:
+    """The line of Spark's error that says what is wrong, without the way there."""
+    lines = [line.removeprefix(": ") for line in str(exc).splitlines() if line.startswith(": ")] or [str(exc)]
+    return scrub(lines[0].splitlines()[0]).rpartition("Exception: ")[2]
+
+
+def _listed_by(connection: IcebergConnection) -> _Catalog:
+    """The catalog of a connection, in the words of Iceberg's own settings."""
+    if connection.catalog != "jdbc":
+        return _Catalog(f"ematix_flow_{digest(connection.identity())}", connection.uri)
+    uri, scheme = connection.uri or "", url_scheme((connection.uri or "").removeprefix("jdbc:")) or ""
+    driver = _DRIVERS.get(scheme)
+    if uri.startswith("jdbc:"):
+        return _Catalog(connection.catalog_name, uri, connection.user, connection.password, driver)
+    if driver is None:
+        raise InvalidConnection(
+            f"IcebergConnection('{connection.name}'): a jdbc catalog is not known for '{scheme}'.",
+            fix="write postgresql://user:password@host/database, or jdbc:… with its driver in [spark.conf] spark.jars",
+        )
+    address = server_address(uri, default_port={"postgresql": 5432}.get(driver, 3306))
+    return _Catalog(
+        connection.catalog_name,
+        f"jdbc:{driver}://{address.host}:{address.port}/{quote(address.database or '')}",
+        connection.user or address.user,
+        connection.password or address.password,
+        driver,
+    )

@@ -1,0 +1,28 @@
+"""How many files a load into a lake table makes: as few as hold its rows well, whatever number of tasks brings them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.files import FILE_BYTES
+from ematix_flow.backends.transport import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_LEAST_BYTES = FILE_BYTES // 4
+"""Files may be smaller than they should become one day, so that several tasks can share the writing; not by much."""
+
+
+def well_packed(rows: DataFrame, size: int | None, partitions: Sequence[str]) -> DataFrame:
+    """The rows, spread over as many tasks as should write files.
+
+    Args:
+        size: Their bytes in files, when that is known.
+        partitions: The columns that say into which folder a row goes. Every task would write to every folder; so the
+            rows of a folder are brought together first, in parts when they are many.
+    """
+    if partitions:
+        return rows.hint("rebalance", *map(quoted, partitions))
+    return rows if size is None else rows.coalesce(max(1, size // _LEAST_BYTES))

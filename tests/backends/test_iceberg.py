@@ -1,0 +1,93 @@
+"""Iceberg tables keep the contract, and catalogs of every kind list them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+import pytest
+
+from ematix_flow import pk
+from ematix_flow.connections import IcebergConnection, SQLiteConnection
+from ematix_flow.errors import FlowError, InvalidConnection
+from ematix_flow.testing.bench import Bench
+from ematix_flow.testing.endpoints import Endpoint, SqliteEndpoint
+from ematix_flow.testing.lake_endpoints import IcebergEndpoint
+from ematix_flow.testing.registry import isolated_registry
+from ematix_flow.types import BigInt, Text
+from tests.backends.lake_contract import SAME_FOR_ALL_LAKES, LakeContract, ReadBySpark, left_to_prove
+from tests.services.iceberg_rest import rest_catalog
+
+
+class TestIceberg(LakeContract):
+    """A folder of Iceberg tables, which lists them itself."""
+
+    @pytest.fixture
+    def target(self, tmp_project: Path) -> Endpoint:
+        return IcebergEndpoint(IcebergConnection(name="lake", warehouse=str(tmp_project / "lake")), schema="analytics")
+
+
+left_to_prove(TestIceberg, *SAME_FOR_ALL_LAKES)
+
+
+# ── catalogs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergConnection]:
+    """Tables below a folder that a REST catalog lists."""
+    warehouse = tmp_path_factory.mktemp("rest")
+    with rest_catalog(warehouse) as address:
+        yield IcebergConnection(name="lake", warehouse=str(warehouse), catalog="rest", uri=address)
+
+
+@pytest.fixture
+def jdbc(pg_url: str, tmp_path: Path) -> IcebergConnection:
+    """Tables below a folder that a PostgreSQL database lists."""
+    return IcebergConnection(
+        name="lake", warehouse=str(tmp_path / "jdbc"), catalog="jdbc", uri=pg_url, catalog_name=f"c{uuid4().hex}"
+    )
+
+
+@pytest.mark.parametrize("catalog", ["rest", "jdbc"])
+def test_tables_of_a_catalog_are_loaded_changed_and_read(
+    catalog: str, tmp_project: Path, request: pytest.FixtureRequest
+) -> None:
+    lake: IcebergConnection = request.getfixturevalue(catalog)
+    till = SQLiteConnection(name="till", path=str(tmp_project / "till.db"))
+    bench = Bench(ReadBySpark(lake, schema="analytics"), SqliteEndpoint(till, "main"))
+    with isolated_registry():
+        users = bench.table("users", id=Annotated[BigInt, pk()], name=Text)
+        first = bench.load(users, [(1, "ann"), (2, "bob")], route="spark", mode="merge")
+        second = bench.load(users, [(1, "Ann"), (3, "cid")], route="spark", mode="merge")
+        assert (first.rows_inserted, second.rows_inserted, second.rows_updated) == (2, 1, 1)
+        copies = bench.table("copies", id=BigInt, name=Text)
+        bench.pipeline(copies, route="spark", mode="append", place=bench.target, source_table="analytics.users").sync()
+        for table in (users, copies):
+            assert bench.rows(table) == [(1, "Ann"), (2, "bob"), (3, "cid")]
+
+
+def test_a_catalog_that_is_not_there_is_named_in_one_error(tmp_project: Path) -> None:
+    lake = IcebergConnection(name="lake", warehouse=str(tmp_project / "x"), catalog="rest", uri="http://127.0.0.1:9")
+    till = SQLiteConnection(name="till", path=str(tmp_project / "till.db"))
+    bench = Bench(IcebergEndpoint(lake, schema="analytics"), SqliteEndpoint(till, "main"))
+    with isolated_registry(), pytest.raises(FlowError) as caught:
+        bench.load(bench.table("users", id=BigInt), [(1,)], route="spark", mode="append")
+    assert "'lake'" in str(caught.value) and "catalog" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"catalog": "glue"}, "catalog 'glue' is unknown"),
+        ({"catalog": "rest"}, "needs a uri"),
+        ({"uri": "http://x"}, "has no uri"),
+        ({"warehouse": "s3://b/p"}, "a warehouse in S3 needs .*secret_access_key"),
+        ({"region": "r"}, "belong to a warehouse in S3"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidConnection, match=said):
+        IcebergConnection(**{"name": "lake", "warehouse": "w", **given})

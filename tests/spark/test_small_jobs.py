@@ -1,0 +1,49 @@
+"""A command with one small job starts Java for a short life; nothing else does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.backends.catalog import open_backend
+from ematix_flow.config.spark_place import place_told
+from ematix_flow.connections import ObjectStoreLocalConnection, PostgresConnection, SQLiteConnection
+from ematix_flow.contracts.plans import SourceQuery
+from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.spark.batch import job_settings
+
+MB = 1024 * 1024
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EMATIX_FLOW_SHORT_JOB", raising=False)
+
+
+@pytest.mark.parametrize(("size", "is_short"), [(1 * MB, True), (40 * MB, False)])
+def test_a_command_that_reads_little_is_short(tmp_project: Path, size: int, is_short: bool) -> None:
+    folder = tmp_project / "raw" / "orders"
+    folder.mkdir(parents=True)
+    with (folder / "a.csv").open("wb") as file:
+        file.truncate(size)
+    files = open_backend(ObjectStoreLocalConnection(name="inbox", path=str(tmp_project), format="csv"))
+    for query in (SourceQuery(table=TableRef("raw", "orders")), SourceQuery(sql="raw/orders/a.csv")):
+        with place_told():
+            assert job_settings(query, files, files).short_job is is_short  # type: ignore[arg-type]
+        assert not job_settings(query, files, files).short_job  # type: ignore[arg-type]
+
+
+def test_the_project_decides_for_all(tmp_project: Path) -> None:
+    (tmp_project / ".ematix-flow.toml").write_text("[spark]\nshort_job = false\n")
+    database = open_backend(SQLiteConnection(name="till", path=str(tmp_project / "till.db")))
+    with place_told():
+        assert job_settings(SourceQuery(sql="SELECT 1"), database, database).short_job is False  # type: ignore[arg-type]
+
+
+def test_postgres_says_how_much_a_query_reads(pg_url: str) -> None:
+    shop = open_backend(PostgresConnection(name="shop", url=pg_url))
+    few = shop.estimated_bytes(SourceQuery(sql="SELECT 1 AS id"))
+    many = shop.estimated_bytes(SourceQuery(sql="SELECT * FROM generate_series(1, 100000000) AS id"))
+    assert few is not None and few < 1000
+    assert many is not None and many > 100 * MB
