@@ -24,7 +24,7 @@ demo: env ## two days of raw files into SQLite and Parquet: append, merge, scd2,
 
 test: env ## everything, against real servers; as root on Debian it installs the missing ones
 	scripts/test_services.sh $(BIN)/python
-	$(WITH_JAVA) && $(BIN)/flow jars fetch delta hadoop-aws && $(BIN)/python scripts/start_archive.py
+	$(WITH_JAVA) && $(BIN)/flow jars fetch delta hadoop-aws iceberg postgresql && $(BIN)/python scripts/start_archive.py
 	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS)
 	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
@@ -34,7 +34,8 @@ prove: env ## the long proofs: every kill point, clusters, Spark Connect, the na
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/spark/test_places.py
 	$(BIN)/python proofs/native.py
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_files_contract.py -k S3 -n $(WORKERS)
-	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_delta.py tests/plan/test_changes_property.py -n $(WORKERS)
+	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_delta.py tests/backends/test_iceberg.py tests/plan/test_changes_property.py -n $(WORKERS)
+	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/translation/test_tpcds.py
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_warehouse_contract.py tests/backends/test_warehouse_kill.py -n $(WORKERS)
 	$(WITH_JAVA) && $(BIN)/python proofs/big_load.py
 	$(WITH_JAVA) && $(BIN)/python benchmarks/startup.py

@@ -13,7 +13,7 @@ from ematix_flow.connections import ObjectStoreLocalConnection, RedshiftConnecti
 from ematix_flow.errors import FlowError
 from ematix_flow.testing.contract import BackendContract
 from ematix_flow.testing.endpoints import Endpoint, FilesEndpoint
-from ematix_flow.testing.gaps import Gap, never, notimpl
+from ematix_flow.testing.gaps import never, notimpl
 from tests.backends.test_warehouse_redshift import RedshiftEndpoint, redshift as redshift
 from tests.backends.test_warehouse_snowflake import SnowflakeEndpoint, snowflake as snowflake
 
@@ -24,6 +24,7 @@ LEFT_TO_SPARK = frozenset(
         "test_limit_and_sample_keep_a_part",
         "test_a_decimal_order_is_by_value",
         "test_every_type_keeps_every_value",
+        "test_a_new_not_null_column_with_a_default_gives_it_to_the_rows_that_are_there",
     }
 )
 """Tests whose rows are not pushed down, since a warehouse would order or convert them in its own way."""
@@ -33,7 +34,8 @@ class OnAStandIn(BackendContract):
     scd2 = never("a warehouse keeps no history")
     exact_history = never("a warehouse keeps no history")
     keys_enforced = notimpl("keys are remarks in a warehouse")
-    gaps: ClassVar[Mapping[str, Gap]] = {}
+    gaps: ClassVar[Mapping[str, str]] = {}
+    """Tests that fail, by the beginning of their names with parameters, and why."""
 
     @pytest.fixture
     def sources(self, tmp_project: Path) -> Mapping[str, Endpoint]:
@@ -43,20 +45,46 @@ class OnAStandIn(BackendContract):
     @pytest.fixture(autouse=True)
     def _gaps_of_warehouses(self, request: pytest.FixtureRequest, _known_gaps: None) -> None:
         name, call = request.function.__name__, getattr(request.node, "callspec", None)
-        if name in LEFT_TO_SPARK and call is not None and call.params.get("route") == "pushdown":
+        if name in LEFT_TO_SPARK and (call is None or call.params.get("route") == "pushdown"):
             request.applymarker(pytest.mark.xfail(reason="left to Spark", raises=FlowError, strict=True))
-        if name in self.gaps:
-            request.applymarker(self.gaps[name].marker)
+        for beginning, reason in self.gaps.items():
+            if request.node.name.startswith(beginning):
+                request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
 
 
 if os.environ.get("EMATIX_PROVE"):  # minutes: `make prove`
 
     class TestSnowflake(OnAStandIn):
+        gaps: ClassVar[Mapping[str, str]] = {
+            "test_hostile_names_": "a plain name in capitals is refused: it is the one in lower case",
+            "test_a_preview_of_an_append_shows_every_column_and_touches_nothing[pushdown]": "names are in capitals",
+            "test_a_widened_type_takes_larger_values[float to double]": "its FLOAT has 64 bits: Float is left to Spark",
+            "test_a_widened_type_is_the_live_tables_type_afterwards[float to double]": "its FLOAT has 64 bits",
+            "test_validate_asks_source_and_target_": "fakesnow, which stands in, explains queries only",
+        }
+
         @pytest.fixture
         def target(self, snowflake: SnowflakeConnection) -> SnowflakeEndpoint:
             return SnowflakeEndpoint(snowflake, "analytics")
 
     class TestRedshift(OnAStandIn):
+        relaxes_not_null = never("Redshift cannot")
+        gaps: ClassVar[Mapping[str, str]] = {
+            "test_a_widened_type_is_the_live_tables_type_afterwards": "types stay as they are",
+            **{
+                f"test_a_widened_type_takes_larger_values[{change}]": "types stay as they are"
+                for change in (
+                    "small_int to integer",
+                    "small_int to big_int",
+                    "integer to big_int",
+                    "string to text",
+                    "numeric to more digits",
+                    "numeric to more places",
+                )
+            },
+            "test_a_name_too_long_for_the_system_": "PostgreSQL, which stands in, keeps only 63 bytes of a name",
+        }
+
         @pytest.fixture
         def target(self, redshift: RedshiftConnection) -> RedshiftEndpoint:
             return RedshiftEndpoint(redshift, "analytics")

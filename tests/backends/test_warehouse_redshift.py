@@ -14,6 +14,7 @@ import pytest
 
 from ematix_flow.backends.redshift import RedshiftBackend
 from ematix_flow.connections import ObjectStoreLocalConnection, RedshiftConnection
+from ematix_flow.declare.columns import ColumnType
 from ematix_flow.declare.namespace import Ematix
 from ematix_flow.declare.server_address import server_address
 from ematix_flow.declare.table import ColumnSpec
@@ -79,6 +80,9 @@ class RedshiftEndpoint(SqlEndpoint):
 
     def column_sql(self, column: ColumnSpec) -> str:
         return self.dialect.quote(column.name)
+
+    def described(self, kind: ColumnType) -> ColumnType:
+        return self.dialect.from_native(self.dialect.type_sql(kind)) or kind
 
 
 @pytest.fixture

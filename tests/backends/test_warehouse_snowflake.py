@@ -16,6 +16,7 @@ from ematix_flow.backends import warehouse
 from ematix_flow.backends.snowflake import ADDRESS, SnowflakeBackend
 from ematix_flow.config.handles import connect
 from ematix_flow.connections import ObjectStoreLocalConnection, SnowflakeConnection, register_connection
+from ematix_flow.declare.columns import ColumnType
 from ematix_flow.declare.namespace import Ematix
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import (
@@ -62,6 +63,9 @@ class SnowflakeEndpoint(SqlEndpoint):
 
     def column_sql(self, column: ColumnSpec) -> str:
         return self.backend.dialect.given_out(self.dialect.quote(column.name), column.type)
+
+    def described(self, kind: ColumnType) -> ColumnType:
+        return self.backend.dialect.made_for(self.dialect.type_sql(kind)) or kind
 
     def snapshot(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -301,6 +305,10 @@ class TestTables:
         rows = pa.table({"id": pa.array([2], pa.int64()), "name": ["bob"], "age": pa.array([7], pa.int32())})
         load(bench, wider, rows)
         assert bench.rows(wider) == [(1, "ann", None), (2, "bob", 7)]
+
+    def test_ensure_makes_the_table_and_then_finds_it(self, bench: Bench, target: SnowflakeEndpoint) -> None:
+        assert users(bench).ensure(target.connection)["action"] == "created"
+        assert users(bench).ensure(target.connection) == {"action": "matched", "differences": []}
 
     def test_a_column_is_widened(self, bench: Bench) -> None:
         narrow = bench.table("sizes", id=Annotated[SmallInt, pk()], note=String[3])  # type: ignore[misc]

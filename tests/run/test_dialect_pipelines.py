@@ -10,7 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from ematix_flow import Annotated, BigInt, Double, Text, ematix, pk
-from ematix_flow.connections import ObjectStoreLocalConnection, PostgresConnection, SQLiteConnection
+from ematix_flow.connections import (
+    DeltaLocalConnection,
+    ObjectStoreLocalConnection,
+    PostgresConnection,
+    SQLiteConnection,
+)
 from ematix_flow.errors import InvalidDeclaration, InvalidPlan, InvalidSource
 from ematix_flow.normalize import derive, sql
 from ematix_flow.testing.registry import isolated_registry
@@ -110,6 +115,56 @@ def test_conditions_and_derived_columns_are_in_the_dialect_too(
         load.sync()
     found = stored(store, "SELECT id, label, half, begin FROM lines ORDER BY id")
     assert found == [(2, "ada:", 4, "ad"), (3, "grace:y", 2, "gr")]
+
+
+@ematix.table(schema="main")
+class Halves:
+    id: Annotated[BigInt, pk()]
+    half: Annotated[BigInt, derive("amount / 2")]
+
+
+def test_targets_that_share_a_reading_share_its_dialect(
+    lake: ObjectStoreLocalConnection, store: SQLiteConnection
+) -> None:
+    with isolated_registry():
+
+        @ematix.pipeline(
+            targets=[
+                ematix.target(Lines, mode="append", target_connection=store, column_map={"begin": "customer"}),
+                ematix.target(Halves, mode="append", target_connection=store),
+            ],
+            source_connection=lake,
+            source_table="raw.orders",
+            dialect="postgres",
+            transforms_pre=[filter_where("id / 2 = 1")],
+        )
+        def load() -> None: ...
+
+        load.sync()
+    assert stored(store, "SELECT id, half FROM lines ORDER BY id") == [(2, 4), (3, 2)]
+    assert stored(store, "SELECT id, half FROM halves ORDER BY id") == [(2, 4), (3, 2)]
+
+
+def test_sql_over_lake_tables_is_translated_too(tmp_project: Path, store: SQLiteConnection) -> None:
+
+    from deltalake import write_deltalake
+
+    rows = pa.table({"customer": ["ada", "ada", "grace"], "amount": pa.array([10, 5, 5], pa.int64())})
+    write_deltalake(str(tmp_project / "delta" / "raw" / "orders"), rows)
+    tables = DeltaLocalConnection(name="tables", path=str(tmp_project / "delta"))
+    with isolated_registry():
+
+        @ematix.pipeline(
+            target=Totals, source_connection=tables, target_connection=store, mode="truncate", dialect="postgres"
+        )
+        def load(conn: object) -> str:
+            return TOTALS
+
+        load.sync()
+    assert stored(store, "SELECT customer, orders, half FROM totals ORDER BY customer") == [
+        ("ada", 2, 7),
+        ("grace", 1, 5),
+    ]
 
 
 def test_an_error_points_into_the_users_text_and_nothing_is_loaded(

@@ -44,7 +44,8 @@ class IcebergMaintenance(LakeMaintenance):
         if rewritten and rewritten[0]["rewritten_data_files_count"]:
             gone, new = rewritten[0]["rewritten_data_files_count"], rewritten[0]["added_data_files_count"]
             done.append(f"{counted(gone, 'file')} put together into {new:,}")
-        self._call(spark, table, "rewrite_position_delete_files")
+        # Marks of the newest version outlive the files they belong to, unless they are all written anew.
+        self._call(spark, table, "rewrite_position_delete_files", options={"rewrite-all": "true"})
         self._call(spark, table, "rewrite_manifests", use_caching="false")
         return done
 

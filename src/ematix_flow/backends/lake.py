@@ -41,6 +41,7 @@ from ematix_flow.contracts.plans import (
 )
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.connection import Connection
+from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import (
     InvalidPlan,
@@ -218,21 +219,21 @@ class LakeBackend(FolderBackend):
         """The rows of a table, or of Spark SQL over tables, each pinned to the version it has now."""
         self.prepare(spark)
         with ExitStack() as stack:
-            yield self._query_frame(spark, query, stack)
+            yield self._query_frame(spark, query, stack, reading.dialect)
 
-    def _query_frame(self, spark: SparkSession, query: SourceQuery, stack: ExitStack) -> DataFrame:
+    def _query_frame(self, spark: SparkSession, query: SourceQuery, stack: ExitStack, dialect: SqlDialect) -> DataFrame:
         if query.table is not None:
             return self._table_frame(spark, query.table)
         if query.sql is None:
             raise InvalidSource(f"{self.system} tables are read by name or by SQL.")
         if is_prefix(query.sql):
             return self._table_frame(spark, self._named(query.sql.strip()))
-        tables = folder_query(query.sql)
+        tables = folder_query(query.sql, dialect)
         for view, ref in tables.views.items():
             table = ref if ref.schema else self._named(ref.name)
             self._table_frame(spark, table, tables.moments.get(view)).createOrReplaceTempView(view)
             stack.callback(spark.catalog.dropTempView, view)
-        return spark.sql(tables.sql)
+        return tables.frame(spark)
 
     def _named(self, text: str) -> TableRef:
         parts = prefix_segments(text) if "/" in text else text.split(".")

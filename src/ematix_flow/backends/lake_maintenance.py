@@ -93,6 +93,7 @@ class LakeMaintenance(ABC):
                 if not self._is_due(table, wanted, now):  # another run was faster
                     return None
                 begin()
+                self._write_book(table, {"tried": instant_text(now)})
                 return self._run(table, wanted, wanted.retention, now)
 
     def run(
@@ -165,9 +166,11 @@ class LakeMaintenance(ABC):
     def _is_due(self, table: TableRef, wanted: Maintenance, now: datetime) -> bool:
         book = self._book(table)
         if book is None:
-            self._write_book(table, {"since": instant_text(now), "at": None})
+            self._write_book(table, {"since": instant_text(now)})
             return False
-        return now - datetime.fromisoformat(book["at"] or book["since"]) >= wanted.every
+        # What failed is not tried again by every load, but when the time has passed once more.
+        known = [datetime.fromisoformat(book[key]) for key in ("since", "tried", "at") if key in book]
+        return now - max(known) >= wanted.every
 
     def _book(self, table: TableRef) -> dict[str, Any] | None:
         known: dict[str, Any] | None = self.store.read_json(self._book_path(table))

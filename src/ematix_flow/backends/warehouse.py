@@ -12,9 +12,11 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ROWS_PER_FILE = 1_000_000
+_DDL = re.compile(r"\s*(?:CREATE|ALTER|DROP|TRUNCATE)\b", re.IGNORECASE)
 _WAITS_S = (0.2, 0.5, 1.0, 2.0)
 _Result = TypeVar("_Result")
 _warned: set[str] = set()
@@ -400,6 +403,15 @@ class WarehouseBackend(SqlBackend):
         finally:
             with suppress(FlowError), self.session() as db:
                 db.execute(f"DROP TABLE IF EXISTS {copy}")
+
+    def execute(self, statements: Sequence[Statement]) -> Mapping[str, int]:
+        if not self.dialect.ddl_commits or not any(_DDL.match(statement.sql) for statement in statements):
+            return super().execute(statements)
+        counts: Counter[str] = Counter()
+        with self.session() as db:  # a transaction would end at once, or not take them
+            for statement in statements:
+                counts[statement.counts or "affected"] += max(db.execute(statement.sql).rowcount, 0)
+        return counts
 
     # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -38,7 +38,6 @@ from ematix_flow.plan.route import choose_route
 from ematix_flow.plan.strategies import Load, landed_profile, mode_checks, mode_statements
 
 _WATERMARK = re.compile(r"\$watermark\b")
-_LAKES = ("delta", "iceberg")
 
 
 @dataclass(frozen=True)
@@ -148,11 +147,6 @@ def _check_dialect(spec: PipelineSpec, source: SourceSide) -> None:
             f"Pipeline '{spec.name}': dialect='{spec.dialect}' is for SQL that runs in Spark; this one runs in "
             f"{source.dialect.name}.",
             fix="leave out dialect=, and write the SQL of the source",
-        )
-    if spec.dialect not in (None, "spark") and source.query.sql is not None and source.kind.startswith(_LAKES):
-        raise InvalidPlan(
-            f"Pipeline '{spec.name}': dialect='{spec.dialect}' cannot be used for SQL over lake tables yet.",
-            fix="write Spark SQL there",
         )
 
 

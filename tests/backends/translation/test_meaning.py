@@ -466,3 +466,38 @@ def test_what_spark_does_not_understand_is_pointed_at_in_the_users_text(
     with pytest.raises(InvalidSource) as caught:
         on_spark(text, "duckdb")
     assert said in str(caught.value) and "^" in str(caught.value)
+
+
+def test_the_words_of_datafusion_mean_what_its_documentation_says(on_spark: Callable[[str, SqlDialect], Rows]) -> None:
+    """There is no DataFusion here to compare with: these are values worked out by hand."""
+    expressions = {
+        "date_bin(interval '15 minutes', ts, timestamp '2024-01-01 00:05:00')": T(2024, 2, 28, 23, 50),
+        "date_bin(interval '1 hour', ts)": T(2024, 2, 29, 0, 0),
+        "date_trunc('minute', ts)": T(2024, 2, 29, 0, 0),
+        "ts + interval '1 minute'": T(2024, 2, 29, 0, 1),
+        "i / 2": -3,
+        "make_array(1, i)": [1, -7],
+        "strpos(s, 'b')": 4,
+        "arrow_cast(f, 'Int64')": 3,
+        "f::int": 3,
+        "round(f)": 4.0,
+        "to_timestamp_millis(1700000000123)": T(2023, 11, 14, 22, 13, 20, 123000),
+        "j::varchar || 'x'": "2x",
+        "\"dt\" - date '2024-02-01'": 28,
+        "nvl(NULL, 5)": 5,
+    }
+    listed = ", ".join(f"{expression} AS c{place}" for place, expression in enumerate(expressions))
+    found = on_spark(f"SELECT {listed} FROM t WHERE id = 2", "datafusion")
+    assert [as_plain(value) for value in found[0]] == list(expressions.values())
+
+
+def test_lists_of_structs_are_gathered_and_taken_apart_in_datafusion(
+    on_spark: Callable[[str, SqlDialect], Rows],
+) -> None:
+    gathered = "SELECT array_agg(named_struct('a', id, 'b', s) ORDER BY id) AS x FROM t WHERE id < 3 GROUP BY 1 = 1"
+    assert [tuple(one) for one in on_spark(gathered, "datafusion")[0][0]] == [(1, "alpha_beta"), (2, "Aa\\b%c")]
+    assert on_spark("SELECT id, unnest(l) AS x FROM t WHERE id = 1 ORDER BY x", "datafusion") == [
+        (1, 1),
+        (1, 2),
+        (1, 3),
+    ]

@@ -51,7 +51,7 @@ def refusal(text: str, dialect: SqlDialect = "duckdb") -> str:
 
 def test_a_text_that_cannot_be_parsed_is_shown_with_a_mark_below_the_place() -> None:
     said = refusal("SELECT i,\n  (b + 1 AS x\nFROM t")
-    assert said.splitlines()[0].endswith("line 3, column 1: 'FROM': it cannot be read as duckdb SQL: Expecting ).")
+    assert said.splitlines()[0].endswith("line 3, column 1: 'FROM': it cannot be parsed as duckdb SQL: Expecting ).")
     assert said.splitlines()[1] == "    FROM t"
     assert said.splitlines()[2].startswith("    ^^^^")
 

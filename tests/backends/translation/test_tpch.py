@@ -28,7 +28,7 @@ Schemas = dict[str, dict[str, str]]
 
 @pytest.fixture(scope="module")
 def rows_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("tpch") / "rows", SCALE)
+    return make_data(tmp_path_factory.mktemp("tpch") / "rows", SCALE, parts=1)
 
 
 @pytest.fixture(scope="module")

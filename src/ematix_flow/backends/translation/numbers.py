@@ -124,7 +124,8 @@ def _conversion(node: exp.Expr, task: Task) -> exp.Expr | None:
     to, value = node.args["to"], kind(node.this)
     name = to.this.name if hasattr(to.this, "name") else str(to.this)
     if name in _INTEGER_TYPES:
-        return _to_whole_number(node, task, value)
+        # Arrow cuts fractions off, as Spark does.
+        return None if task.sql.dialect == "datafusion" else _to_whole_number(node, task, value)
     if name == "DECIMAL" and not to.expressions and task.family == "postgres":
         return _to_numeric(node, task, value)
     if name == "TIMESTAMP" and task.family == "postgres":
@@ -199,7 +200,8 @@ def _rounding(node: exp.Expr, task: Task) -> exp.Expr | None:
     if kind(node.this).name != "float":
         return None
     if places is None or constant(places) == 0:
-        return call("rint", node.this) if task.family == "postgres" else None
+        is_to_even = task.family == "postgres" and task.sql.dialect != "datafusion"
+        return call("rint", node.this) if is_to_even else None
     count = constant(places)
     if count is None or task.family != "duckdb":
         return None

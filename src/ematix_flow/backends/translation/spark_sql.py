@@ -166,7 +166,7 @@ def _unparsed(sql: UserSql, exc: Exception) -> InvalidSource:
     details = getattr(exc, "errors", None) or []
     if not details:
         reason = re.sub(r"\x1b\[\d+m", "", str(exc)).strip().splitlines()[0]
-        return sql.refused_at(_place_said(sql, reason), f"it cannot be read as {sql.dialect} SQL.")
+        return sql.refused_at(_place_said(sql, reason), f"it cannot be parsed as {sql.dialect} SQL.")
     found = details[0]
     words = str(found.get("highlight") or "")
     line, column = found.get("line"), found.get("col")
@@ -175,8 +175,8 @@ def _unparsed(sql: UserSql, exc: Exception) -> InvalidSource:
         lines = sql.text.split("\n")
         end = sum(len(text) + 1 for text in lines[: line - 1]) + column - 1
         span = (max(0, end - max(len(words), 1) + 1), end)
-    reason = str(found.get("description") or "it cannot be read").rstrip(".")
-    return sql.refused_at(span, f"it cannot be read as {sql.dialect} SQL: {reason}.")
+    reason = str(found.get("description") or "it cannot be parsed").rstrip(".")
+    return sql.refused_at(span, f"it cannot be parsed as {sql.dialect} SQL: {reason}.")
 
 
 def _place_said(sql: UserSql, reason: str) -> tuple[int, int] | None:
