@@ -10,6 +10,8 @@ _MOVES = frozenset({"", "postgres", "mysql", "sqlite", "duckdb", "object_store_l
 """Kinds of connections whose rows it moves; "" is a frame that the user's function gives."""
 
 
+_WAREHOUSES = ("snowflake", "bigquery", "redshift")
+
 _FORMATS: dict[str, str] = {
     "csv": "it takes a quoted empty text in CSV files for NULL, and spells times and numbers in its own way",
     "json_lines": "it guesses other types for JSON lines, and cannot keep the exact text of a value",
@@ -25,5 +27,10 @@ def against_native(*ends: tuple[str, str | None]) -> list[str]:
         ends: where the rows come from and where they go: the kind of the connection, and the format of its files.
     """
     kinds = dict.fromkeys(kind for kind, _ in ends if kind not in _MOVES)
-    reasons = [f"{kind} works through connectors for a JVM, and it has none" for kind in kinds]
+    reasons = [
+        f"{kind} has not been tried with it"
+        if kind in _WAREHOUSES
+        else f"{kind} works through connectors for a JVM, and it has none"
+        for kind in kinds
+    ]
     return reasons + [_FORMATS[name] for _, name in dict.fromkeys(ends) if name in _FORMATS]
