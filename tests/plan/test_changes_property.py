@@ -35,16 +35,8 @@ class OneStatement(DuckdbDialect):
     commits_each_statement = True
 
 
-class OneMerge(OneStatement):
-    """The same, as if it told how many rows a MERGE changed."""
-
-    counts_merges = True
-
-
 class OneStatementDb(Db):
     """A database that is changed by one statement per load."""
-
-    one_statement: type[OneStatement] = OneStatement
 
     def load(self, spec: PipelineSpec, rows: Sequence[Row], *, now: int, run_id: str = "") -> Loaded:
         self.put(spec, rows)
@@ -53,7 +45,7 @@ class OneStatementDb(Db):
             backend = places.target
             assert isinstance(backend, SqlBackend)
             source = places.source_side(SourceQuery(sql=f"SELECT * FROM {SOURCE}"))
-            side = replace(places.target_side(spec.target), dialect=self.one_statement(""))
+            side = replace(places.target_side(spec.target), dialect=OneStatement(""))
             plan = plan_load(spec, spec.target, source, side, stamp=stamp, stored_mark=None)
             assert plan.changes is not None and plan.landing_sql is not None
             with backend.transaction() as db:
@@ -65,31 +57,17 @@ class OneStatementDb(Db):
                 changed, *counts = db.execute(plan.changes.counts).fetchone()
                 report = SettleReport(landed, *map(int, counts))
                 only_new = changed == report.inserted and not report.closed
-                if plan.changes.direct is not None:
-                    db.execute(plan.changes.direct.sql)
-                elif changed:
+                if changed:
                     db.execute((plan.changes.insert if only_new else plan.changes.apply).sql)
                 for relation in (LANDED, SCRATCH):
                     db.execute(f"DROP TABLE {self.dialect.quote(relation)}")
         return Loaded(stamp.run_id, report)
 
 
-class OneMergeDb(OneStatementDb):
-    """A database that is changed by one MERGE straight from the landed rows."""
-
-    one_statement = OneMerge
-
-
 @pytest.fixture
 def one_statement_db() -> Iterator[Db]:
     with database(DuckDBConnection(name="store", path=":memory:"), schema="main") as db:
         yield OneStatementDb(db.connection, db.schema, db.backend, db.own)
-
-
-@pytest.fixture
-def one_merge_db() -> Iterator[Db]:
-    with database(DuckDBConnection(name="store", path=":memory:"), schema="main") as db:
-        yield OneMergeDb(db.connection, db.schema, db.backend, db.own)
 
 
 @histories.prove(EXAMPLES)
@@ -102,9 +80,3 @@ def test_histories_by_one_statement_are_those_of_the_model(one_statement_db: Db,
 @given(story=merges.stories())
 def test_merges_by_one_statement_are_those_of_the_model(one_statement_db: Db, story: Any) -> None:
     merges.run(one_statement_db, story)
-
-
-@merges.prove(EXAMPLES)
-@given(story=merges.stories())
-def test_merges_straight_from_the_landed_rows_are_those_of_the_model(one_merge_db: Db, story: Any) -> None:
-    merges.run(one_merge_db, story)

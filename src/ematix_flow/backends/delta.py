@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ematix_flow.backends.files_store import LocalStore, Store
 from ematix_flow.backends.files_store_s3 import S3Store
-from ematix_flow.backends.lake import Commit, LakeBackend, RowsChanged, told
+from ematix_flow.backends.lake import Commit, LakeBackend, told
 from ematix_flow.backends.lake_dialect import LakeDialect
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.session import SessionNeeds
@@ -40,8 +40,6 @@ _NAME_MAPPING = "'delta.columnMapping.mode' = 'name'"
 
 class DeltaDialect(LakeDialect):
     """Spark SQL over Delta tables."""
-
-    counts_merges = True
 
     def storage(self, columns: Sequence[str], partition_by: Sequence[str], *, changes_rows: bool) -> str:
         partitions = f" PARTITIONED BY ({self.columns(partition_by)})" if partition_by else ""
@@ -135,14 +133,10 @@ class DeltaBackend(LakeBackend):
     def is_committed(self, spark: SparkSession, table: TableRef, run_id: str) -> bool:
         return self._commit_of(table, run_id) is not None
 
-    def done_by(self, spark: SparkSession, table: TableRef, run_id: str) -> RowsChanged:
+    def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
         commit = self._commit_of(table, run_id)
         assert commit is not None
-        counts = {name: int(number) for name, number in commit["operationMetrics"].items()}
-        if commit["operation"] != "MERGE":
-            return RowsChanged(counts["numOutputRows"])
-        changed = (counts[f"numTargetRows{what}"] for what in ("Inserted", "Updated", "Deleted"))
-        return RowsChanged(*changed)
+        return int(commit["operationMetrics"]["numOutputRows"])
 
     def _commit_of(self, table: TableRef, run_id: str) -> Mapping[str, Any] | None:
         """What the log says about a run's commit, newest first; None when there is none."""

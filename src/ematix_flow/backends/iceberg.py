@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from ematix_flow.backends.files_store import LocalStore, Store
 from ematix_flow.backends.files_store_s3 import S3Store
-from ematix_flow.backends.lake import Commit, LakeBackend, RowsChanged, told
+from ematix_flow.backends.lake import Commit, LakeBackend, told
 from ematix_flow.backends.lake_dialect import LakeDialect
 from ematix_flow.backends.locks import digest
 from ematix_flow.backends.transport import quoted
@@ -182,8 +182,8 @@ class IcebergBackend(LakeBackend):
     def is_committed(self, spark: SparkSession, table: TableRef, run_id: str) -> bool:
         return bool(self._snapshots(spark, table, run_id))
 
-    def done_by(self, spark: SparkSession, table: TableRef, run_id: str) -> RowsChanged:
-        return RowsChanged(int(self._snapshots(spark, table, run_id)[0].get("added-records", "0")))
+    def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
+        return int(self._snapshots(spark, table, run_id)[0].get("added-records", "0"))
 
     def _snapshots(self, spark: SparkSession, table: TableRef, run_id: str) -> list[Mapping[str, Any]]:
         self.prepare(spark)

@@ -13,7 +13,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ematix_flow.backends.files_options import prefix_segments
@@ -76,15 +76,6 @@ class Commit:
     application: str
     number: int
     run_id: str
-
-
-@dataclass(frozen=True)
-class RowsChanged:
-    """What a commit did to the rows of a table."""
-
-    inserted: int
-    updated: int = 0
-    deleted: int = 0
 
 
 @dataclass(frozen=True)
@@ -176,8 +167,8 @@ class LakeBackend(FolderBackend):
         """Whether a commit of that run is there."""
 
     @abstractmethod
-    def done_by(self, spark: SparkSession, table: TableRef, run_id: str) -> RowsChanged:
-        """What the run's commit did, as the table's own log has it."""
+    def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
+        """How many rows the run's commit added, as the table's own log has it."""
 
     def change_schema(self, spark: SparkSession, statement: str) -> None:
         """Create or alter a table."""
@@ -347,15 +338,13 @@ class LakeBackend(FolderBackend):
         self.books.about_to_commit(run, plan.table, state)
         reached("mid-settle")
         if work.statement is not None:
-            was_looked_at = plan.changes is not None and plan.changes.direct is None
-            if was_looked_at and self.version(spark, plan.table) != version:
+            if plan.changes is not None and self.version(spark, plan.table) != version:
                 raise WriteConflict(f"{plan.table} changed while its changes were worked out.")
             self.commit(spark, plan.table, work.statement.sql, mark)
             reached("committed")
             if work.report is None:
-                done = self.done_by(spark, plan.table, run.run_id)
-                rows = done.inserted if landed.rows is None else landed.rows
-                report = replace(report, rows=rows, inserted=done.inserted, updated=done.updated, deleted=done.deleted)
+                written = self.rows_written(spark, plan.table, run.run_id)
+                report = SettleReport(rows=written, inserted=written)
                 state = self.books.settled(run, known, report, column, stamp.now)
         try:
             self.books.after_commit(run, state, stamp.now)
@@ -373,9 +362,6 @@ class LakeBackend(FolderBackend):
             nothing = landed.rows == 0 and plan.target.mode == "append"
             report = SettleReport(landed.rows, inserted=landed.rows, watermark=landed.watermark)
             return Work(None if nothing else plan.statements[-1], report)
-        if plan.changes.direct is not None:
-            nothing = landed.rows == 0 and plan.target.handle_deletes != "hard"
-            return Work(None if nothing else plan.changes.direct, None)
         changes, changed, report = self._counted(stack, self.current(spark, plan.table), plan, landed, version)
         only_new = changed == report.inserted and not report.closed
         if only_new:

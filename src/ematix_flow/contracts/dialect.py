@@ -33,8 +33,6 @@ class Dialect(ABC):
     """Whether tables know their primary key and unique constraints."""
     commits_each_statement: ClassVar[bool] = False
     """Whether every statement is a commit of its own, so that a load must be one statement."""
-    counts_merges: ClassVar[bool] = False
-    """Whether a commit by MERGE says how many rows it inserted, updated and deleted."""
     has_engine: ClassVar[bool] = True
     """Whether statements run in the system itself; otherwise Spark runs them."""
 

@@ -116,15 +116,13 @@ class ChangeSet:
     """A load into a table whose every statement is a commit: what changes, worked out first, then applied by one.
 
     `query` gives the rows that differ, each with what is to be done about it; `counts` sums them up as (all, inserted,
-    updated, closed, deleted). `apply` does it; `insert` does the same when there is nothing but new rows. `direct` does
-    all of it from the landed rows, where the system says afterwards how many rows it changed.
+    updated, closed, deleted). `apply` does it; `insert` does the same when there is nothing but new rows.
     """
 
     query: Statement
     counts: str
     apply: Statement
     insert: Statement
-    direct: Statement | None = None
 
 
 @dataclass(frozen=True)

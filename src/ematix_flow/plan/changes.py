@@ -7,8 +7,6 @@ versions as `history.py`.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ematix_flow.contracts.dialect import SCRATCH
 from ematix_flow.contracts.plans import ChangeSet, Statement
 from ematix_flow.declare.columns import TimestampTZ
@@ -88,18 +86,7 @@ def _merge(load: Load) -> ChangeSet:
         clauses.append(f"WHEN MATCHED THEN UPDATE SET {_assignments(load, [*written, *load.stamp_values()])}")
     inserted = [(name, f"s.{dialect.quote(name)}") for name in load.names] + load.stamp_values()
     clauses.append(_insert_clause(load, inserted))
-    worked_out = _set(load, query, match, clauses, inserted)
-    if not dialect.counts_merges:
-        return worked_out
-    direct = []
-    if changed is not None:
-        changes = _assignments(load, [*written, *load.stamp_values()])
-        direct.append(f"WHEN MATCHED AND ({changed}) THEN UPDATE SET {changes}")
-    direct.append(_insert_clause(load, inserted, only=""))
-    if target.handle_deletes == "hard":
-        direct.append("WHEN NOT MATCHED BY SOURCE THEN DELETE")
-    statement = f"MERGE INTO {load.table_sql} AS t USING {load.landed_sql} AS s ON {match} {' '.join(direct)}"
-    return replace(worked_out, direct=Statement(statement, why="insert and update in one commit"))
+    return _set(load, query, match, clauses, inserted)
 
 
 # ── history ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,10 +181,10 @@ def _assignments(load: Load, changes: list[tuple[str, str]]) -> str:
     return ", ".join(f"{load.dialect.quote(column)} = {value}" for column, value in changes)
 
 
-def _insert_clause(load: Load, inserted: list[tuple[str, str]], only: str = f" AND s.{_ACTION} = 'insert'") -> str:
+def _insert_clause(load: Load, inserted: list[tuple[str, str]]) -> str:
     into = load.dialect.columns([name for name, _ in inserted])
     values = ", ".join(value for _, value in inserted)
-    return f"WHEN NOT MATCHED{only} THEN INSERT ({into}) VALUES ({values})"
+    return f"WHEN NOT MATCHED AND s.{_ACTION} = 'insert' THEN INSERT ({into}) VALUES ({values})"
 
 
 def _set(load: Load, query: str, match: str, clauses: list[str], inserted: list[tuple[str, str]]) -> ChangeSet:

@@ -83,7 +83,7 @@ def mode_statements(load: Load) -> tuple[Statement, ...]:
 
         changes = change_set(load)
         assert changes is not None
-        return (changes.direct,) if changes.direct else (changes.query, changes.apply)
+        return (changes.query, changes.apply)
     if load.target.is_merge:
         return _merge(load)
     from ematix_flow.plan.history import history_statements
