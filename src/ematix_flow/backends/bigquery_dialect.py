@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
-from decimal import Decimal
 
 from ematix_flow.backends.transport import MOST_DIGITS
 from ematix_flow.backends.warehouse_dialect import DAYS, DOCUMENTS, TEXTS, WHOLE, WarehouseDialect
 from ematix_flow.contracts import refusals
+from ematix_flow.contracts.dialect import constant_text
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.columns import (
     JSON,
@@ -140,12 +139,7 @@ class BigqueryDialect(WarehouseDialect):
             return "TRUE" if value else "FALSE"
         if isinstance(value, bytes):
             return f"FROM_HEX('{value.hex()}')"
-        if isinstance(value, datetime):
-            moment = value.astimezone(timezone.utc) if value.tzinfo else value
-            value = moment.isoformat(timespec="microseconds")
-        if isinstance(value, Decimal):
-            value = format(value, "f")
-        quoted = "'" + "".join(_ESCAPES.get(letter, letter) for letter in str(value)) + "'"
+        quoted = "'" + "".join(_ESCAPES.get(letter, letter) for letter in constant_text(value)) + "'"
         if isinstance(column_type, (*TEXTS, UUID)):
             return quoted
         if isinstance(column_type, DOCUMENTS):

@@ -231,7 +231,7 @@ class DuckdbBackend(DatabaseFileBackend):
 
     @contextmanager
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
-        sql = query.sql if query.sql is not None else f"SELECT * FROM {self.dialect.table(query.table)}"  # type: ignore[arg-type]
+        sql = self.sql_of(query)
         with spool.folder(self.spool_root()) as place:
             with self.session() as db:
                 columns = ", ".join(exported(c.name, c.native, self.dialect) for c in self._described(db, sql))

@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from datetime import datetime, timezone
-from decimal import Decimal
 
 from ematix_flow.contracts import refusals
-from ematix_flow.contracts.dialect import Dialect
+from ematix_flow.contracts.dialect import Dialect, constant_text
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.columns import (
     JSON,
@@ -160,12 +158,7 @@ class DuckdbDialect(Dialect):
             return "true" if value else "false"
         if isinstance(value, bytes):
             return "'" + "".join(f"\\x{byte:02X}" for byte in value) + "'::BLOB"
-        if isinstance(value, datetime):
-            moment = value.astimezone(timezone.utc) if value.tzinfo else value
-            value = moment.isoformat(timespec="microseconds")
-        if isinstance(value, Decimal):
-            value = format(value, "f")
-        quoted = "'" + str(value).replace("'", "''") + "'"
+        quoted = "'" + constant_text(value).replace("'", "''") + "'"
         return quoted if isinstance(column_type, _TEXTS) else f"{quoted}::{self.type_sql(column_type)}"
 
     def lowest(self, column_type: ColumnType) -> str:

@@ -331,7 +331,7 @@ class LakeBackend(FolderBackend):
     ) -> SettleReport:
         version = self.version(spark, plan.table)
         work = self._worked_out(stack, spark, plan, landed, version)
-        report = work.report or SettleReport(landed.rows or 0, watermark=landed.watermark)
+        report = work.report or SettleReport(0)
         column = plan.watermark.column if plan.watermark else None
         known = self.books.state(run.pipeline, ())
         state = self.books.settled(run, known, report, column, stamp.now)

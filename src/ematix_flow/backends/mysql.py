@@ -166,7 +166,7 @@ class MysqlBackend(SqlBackend):
 
     @contextmanager
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
-        sql = self._sql_of(query)
+        sql = self.sql_of(query)
         shapes = [
             # Inside a subquery a column's table is forgotten, and with it that a time is an instant.
             replace(shape, type=TimestampTZ())
@@ -188,13 +188,7 @@ class MysqlBackend(SqlBackend):
 
     def _split(self, query: SourceQuery, readers: int) -> mysql_ranges.Split:
         with self.session() as db:
-            return mysql_ranges.split(self._sql_of(query), readers, db)
-
-    def _sql_of(self, query: SourceQuery) -> str:
-        if query.sql is not None:
-            return query.sql
-        assert query.table is not None
-        return f"SELECT * FROM {self.dialect.table(query.table)}"
+            return mysql_ranges.split(self.sql_of(query), readers, db)
 
     def read_arrow(self, sql: str) -> pa.Table:
         return mysql_arrow.table(self.url, self.connection.name, sql, self.describe_query(sql))

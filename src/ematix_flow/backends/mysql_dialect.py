@@ -323,12 +323,6 @@ class MysqlDialect(Dialect):
     def delete_where(self, target: str, alias: str, condition: str) -> str:
         return f"DELETE {alias} FROM {target} AS {alias} WHERE {condition}"
 
-    def delete_matching(self, target: str, source: str, condition: str) -> str:
-        return self.delete_where(target, "t", f"EXISTS (SELECT 1 FROM {source} AS s WHERE {condition})")
-
-    def delete_unmatched(self, target: str, source: str, condition: str) -> str:
-        return self.delete_where(target, "t", f"NOT EXISTS (SELECT 1 FROM {source} AS s WHERE {condition})")
-
     def update_from(self, target: str, source: str, assignments: Sequence[tuple[str, str]], condition: str) -> str:
         changes = ", ".join(f"t.{self.quote(column)} = {value}" for column, value in assignments)
         return f"UPDATE {target} AS t JOIN {source} AS s ON {condition} SET {changes}"

@@ -186,7 +186,7 @@ class PostgresBackend(SqlBackend):
 
     @contextmanager
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
-        sql = self._sql_of(query)
+        sql = self.sql_of(query)
         with self.session() as keeper:
             # The exported snapshot lives as long as this transaction, so that all readers see the same rows.
             keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -197,14 +197,8 @@ class PostgresBackend(SqlBackend):
 
     def estimated_bytes(self, query: SourceQuery) -> int | None:
         with self.session() as db:
-            whole = db.execute(f"EXPLAIN (FORMAT JSON) {self._sql_of(query)}").fetchone()[0][0]["Plan"]
+            whole = db.execute(f"EXPLAIN (FORMAT JSON) {self.sql_of(query)}").fetchone()[0][0]["Plan"]
         return int(whole["Plan Rows"]) * int(whole["Plan Width"])
-
-    def _sql_of(self, query: SourceQuery) -> str:
-        if query.sql is not None:
-            return query.sql
-        assert query.table is not None
-        return f"SELECT * FROM {self.dialect.table(query.table)}"
 
     def read_arrow(self, sql: str) -> pa.Table:
         with self.session() as keeper:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime, timezone
 
 from ematix_flow.contracts import refusals
-from ematix_flow.contracts.dialect import Dialect
+from ematix_flow.contracts.dialect import Dialect, constant_text
 from ematix_flow.declare.columns import (
     JSON,
     JSONB,
@@ -103,10 +102,7 @@ class PostgresDialect(Dialect):
             return "true" if value else "false"
         if isinstance(value, bytes):
             return f"'\\x{value.hex()}'::bytea"
-        if isinstance(value, datetime):
-            moment = value.astimezone(timezone.utc) if value.tzinfo else value
-            value = moment.isoformat(timespec="microseconds")
-        text = str(value)
+        text = constant_text(value)
         if "\x00" in text:
             raise UnfitValue("PostgreSQL cannot hold a NUL character in text.")
         # Standard strings: a backslash means itself; the session makes sure of that.

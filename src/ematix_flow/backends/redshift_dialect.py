@@ -7,11 +7,10 @@ no `IS DISTINCT FROM`, and Parquet files cannot be copied into a column that kno
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
-from decimal import Decimal
 
 from ematix_flow.backends.warehouse_dialect import DAYS, TEXTS, WHOLE, WarehouseDialect
 from ematix_flow.contracts import refusals
+from ematix_flow.contracts.dialect import constant_text
 from ematix_flow.declare.columns import (
     JSON,
     JSONB,
@@ -128,14 +127,10 @@ class RedshiftDialect(WarehouseDialect):
             return "true" if value else "false"
         if isinstance(value, bytes):
             return f"from_hex('{value.hex()}')"
-        if isinstance(value, datetime):
-            moment = value.astimezone(timezone.utc) if value.tzinfo else value
-            value = moment.isoformat(timespec="microseconds")
-        if isinstance(value, Decimal):
-            value = format(value, "f")
+        text = constant_text(value)
         if isinstance(column_type, Timestamp | TimestampTZ):
-            value = str(value).replace("T", " ").replace("Z", "+00:00")  # the one form that needs no guessing
-        quoted = "'" + str(value).replace("\\", "\\\\").replace("'", "''") + "'"
+            text = text.replace("T", " ").replace("Z", "+00:00")  # the one form that needs no guessing
+        quoted = "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
         if isinstance(column_type, (*TEXTS, UUID, JSON, JSONB)):
             return quoted
         return f"CAST({quoted} AS {self.type_sql(column_type)})"

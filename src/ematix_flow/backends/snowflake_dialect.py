@@ -7,11 +7,10 @@ same name that people write without quotes, and stored as `CUSTOMER_ID`; any oth
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
-from decimal import Decimal
 
 from ematix_flow.backends.warehouse_dialect import DOCUMENTS, TEXTS, WHOLE, WarehouseDialect
 from ematix_flow.contracts import refusals
+from ematix_flow.contracts.dialect import constant_text
 from ematix_flow.declare.columns import (
     JSON,
     JSONB,
@@ -163,12 +162,7 @@ class SnowflakeDialect(WarehouseDialect):
             return "TRUE" if value else "FALSE"
         if isinstance(value, bytes):
             return f"TO_BINARY('{value.hex()}', 'HEX')"
-        if isinstance(value, datetime):
-            moment = value.astimezone(timezone.utc) if value.tzinfo else value
-            value = moment.isoformat(timespec="microseconds")
-        if isinstance(value, Decimal):
-            value = format(value, "f")
-        quoted = "'" + str(value).replace("\\", "\\\\").replace("'", "''") + "'"
+        quoted = "'" + constant_text(value).replace("\\", "\\\\").replace("'", "''") + "'"
         if isinstance(column_type, (*TEXTS, UUID)):
             return quoted
         if isinstance(column_type, DOCUMENTS):

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 from ematix_flow.backends.books import Books, Db
+from ematix_flow.backends.locks import FileLock
 from ematix_flow.contracts import refusals
 from ematix_flow.contracts.backend import Backend, Health
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.dialect import LANDED, Dialect
-from ematix_flow.contracts.plans import BatchPlan, Check, Landed, OpenedRun, SettleReport, Stamp, Statement
+from ematix_flow.contracts.plans import BatchPlan, Check, Landed, OpenedRun, SettleReport, SourceQuery, Stamp, Statement
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.connection import Connection
 from ematix_flow.errors import (
@@ -103,6 +104,13 @@ class SqlBackend(Backend):
     def describe(self, table: TableRef) -> TableShape | None:
         with self.session() as db:
             return self.shape(db, table)
+
+    def sql_of(self, query: SourceQuery) -> str:
+        """A query as SQL; a table is all of its rows."""
+        if query.sql is not None:
+            return query.sql
+        assert query.table is not None
+        return f"SELECT * FROM {self.dialect.table(query.table)}"
 
     def explain(self, sql: str) -> str:
         with self.session() as db:
@@ -219,6 +227,16 @@ class SqlBackend(Backend):
             f"Another run of '{pipeline}' is under way ({self.holder(pipeline)}); this one changed nothing.",
             fix="wait for it to end; `flow runs list` shows it",
         )
+
+    @contextmanager
+    def holding(self, lock: FileLock, pipeline: str) -> Iterator[None]:
+        """Hold a pipeline by a lock of this machine; `AlreadyRunning` when a living run holds it."""
+        if not lock.acquire():
+            raise self.under_way(pipeline)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def holder(self, pipeline: str) -> str:
         """Who has the pipeline open, for a message."""

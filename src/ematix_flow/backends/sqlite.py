@@ -347,7 +347,7 @@ class SqliteBackend(DatabaseFileBackend):
 
     @contextmanager
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
-        sql = query.sql if query.sql is not None else f"SELECT * FROM {self.dialect.table(query.table)}"  # type: ignore[arg-type]
+        sql = self.sql_of(query)
         shapes = self.describe_query(sql)
         with self.session() as db, spool.folder(self.spool_root()) as place:
             wanted = {reading.renamed.get(c.name, c.name): c.type for c in reading.columns}

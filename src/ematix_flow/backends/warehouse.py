@@ -136,7 +136,7 @@ class WarehouseBackend(SqlBackend):
 
     @contextmanager
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
-        sql = query.sql if query.sql is not None else f"SELECT * FROM {self.dialect.table(query.table)}"  # type: ignore[arg-type]
+        sql = self.sql_of(query)
         self._require_one_machine(spark)
         with spool.folder(spool.temporary_root()) as place:
             self.spooled(sql, place)
@@ -447,13 +447,8 @@ class WarehouseBackend(SqlBackend):
     @contextmanager
     def lease(self, pipeline: str) -> Iterator[None]:
         name = f"{self.dialect.name}.{digest(f'{self.connection.identity()} {pipeline}')}.lock"
-        lock = FileLock(os.path.join(spool.temporary_root(), name))
-        if not lock.acquire():
-            raise self.under_way(pipeline)
-        try:
+        with self.holding(FileLock(os.path.join(spool.temporary_root(), name)), pipeline):
             yield
-        finally:
-            lock.release()
 
     def clean_up_after_dead_runs(self, pipeline: str) -> None:
         with self.session() as db:

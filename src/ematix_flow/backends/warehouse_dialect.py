@@ -99,12 +99,6 @@ class WarehouseDialect(Dialect):
     def delete_where(self, target: str, alias: str, condition: str) -> str:
         return f"DELETE FROM {target} WHERE {_named(condition, alias, target)}"
 
-    def delete_matching(self, target: str, source: str, condition: str) -> str:
-        return self.delete_where(target, "t", f"EXISTS (SELECT 1 FROM {source} AS s WHERE {condition})")
-
-    def delete_unmatched(self, target: str, source: str, condition: str) -> str:
-        return self.delete_where(target, "t", f"NOT EXISTS (SELECT 1 FROM {source} AS s WHERE {condition})")
-
     def update_from(self, target: str, source: str, assignments: Sequence[tuple[str, str]], condition: str) -> str:
         changes = ", ".join(f"{self.quote(column)} = {value}" for column, value in assignments)
         return f"UPDATE {target} SET {changes} FROM {source} AS s WHERE {_named(condition, 't', target)}"

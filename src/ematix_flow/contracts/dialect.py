@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from datetime import datetime, timezone
+from decimal import Decimal
 from typing import ClassVar
 
 from ematix_flow.contracts.shapes import ColumnShape, TableRef
@@ -15,6 +17,17 @@ LANDED = "ematix_flow_landed"
 
 SCRATCH = "ematix_flow_versions"
 """The temporary table in which scd2 keeps the resolved versions of the affected keys."""
+
+
+def constant_text(value: object) -> str:
+    """What stands between the quotes of a constant: times to the microsecond and in UTC, decimals without exponent.
+
+    >>> constant_text(Decimal("1E+2")), constant_text("it's")
+    ('100', "it's")
+    """
+    if isinstance(value, datetime):
+        return (value.astimezone(timezone.utc) if value.tzinfo else value).isoformat(timespec="microseconds")
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
 class Dialect(ABC):
@@ -150,11 +163,11 @@ class Dialect(ABC):
 
     def delete_matching(self, target: str, source: str, condition: str) -> str:
         """Delete the rows of `target` (alias t) for which `source` (alias s) has a row that meets the condition."""
-        return f"DELETE FROM {target} AS t WHERE EXISTS (SELECT 1 FROM {source} AS s WHERE {condition})"
+        return self.delete_where(target, "t", f"EXISTS (SELECT 1 FROM {source} AS s WHERE {condition})")
 
     def delete_unmatched(self, target: str, source: str, condition: str) -> str:
         """Delete the rows of `target` (alias t) for which `source` (alias s) has no row that meets the condition."""
-        return f"DELETE FROM {target} AS t WHERE NOT EXISTS (SELECT 1 FROM {source} AS s WHERE {condition})"
+        return self.delete_where(target, "t", f"NOT EXISTS (SELECT 1 FROM {source} AS s WHERE {condition})")
 
     def update_from(self, target: str, source: str, assignments: Sequence[tuple[str, str]], condition: str) -> str:
         """Update `target` (alias t) from the rows of `source` (alias s) that meet the condition."""
