@@ -23,6 +23,7 @@ class DatabaseFileBackend(SqlBackend):
     """One database file, or `:memory:` within this process."""
 
     system: ClassVar[str]
+    is_on_this_machine = True
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -81,13 +82,8 @@ class DatabaseFileBackend(SqlBackend):
     def lease(self, pipeline: str) -> Iterator[None]:
         if not self.is_memory:
             self.require_folder()
-        lock = self._lock(self._owner(pipeline))
-        if not lock.acquire():
-            raise self.under_way(pipeline)
-        try:
+        with self.holding(self._lock(self._owner(pipeline)), pipeline):
             yield
-        finally:
-            lock.release()
 
     def _lock(self, name: str) -> FileLock:
         return FileLock(os.path.join(self.spool_root(), f"{name}.lock"))

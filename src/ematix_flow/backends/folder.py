@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from ematix_flow.backends.files_options import unfit_name
-from ematix_flow.backends.files_store import Store
+from ematix_flow.backends.files_store import LocalStore, Store
 from ematix_flow.backends.json_books import JsonBooks
 from ematix_flow.contracts.backend import Backend, Health
 from ematix_flow.contracts.plans import OpenedRun
@@ -27,6 +27,7 @@ class FolderBackend(Backend):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self.store = self.open_store(connection)
+        self.is_on_this_machine = isinstance(self.store, LocalStore)
 
     @abstractmethod
     def open_store(self, connection: Connection) -> Store:

@@ -55,6 +55,8 @@ class Backend(ABC):
     connection_type: ClassVar[type[Connection]]
     capabilities: ClassVar[Capabilities]
     needs: SessionNeeds = SessionNeeds()
+    is_on_this_machine: bool = False
+    """Whether its rows are files of this machine, or pass through some."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

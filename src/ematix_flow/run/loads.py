@@ -24,11 +24,11 @@ from ematix_flow.contracts.plans import (
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import FlowError, MissingDriver, UnsupportedBackend
+from ematix_flow.errors import FlowError, UnsupportedBackend
 from ematix_flow.plan.batch import SourceSide, plan_load
 from ematix_flow.plan.words import plan_words, report_words
 from ematix_flow.run.in_memory import load_from_memory, with_frame_at_hand
-from ematix_flow.run.places import Places
+from ematix_flow.run.places import Places, needing_spark
 
 if TYPE_CHECKING:
     from ematix_flow.run.sharing import Sharing
@@ -144,15 +144,8 @@ def walk(
         return load_from_memory(plan, places.target, run, stamp, observer, dry_run=dry_run)
     if not isinstance(places.target, Settles | WritesFrames):
         raise UnsupportedBackend(f"{places.target_connection.connection.kind} cannot be a target.")
-    try:
+    with needing_spark(f"This load goes through Spark ({plan.route.reason})"):
         from ematix_flow.spark.batch import run_on_spark
-    except ImportError as exc:
-        if (exc.name or "").startswith("ematix_flow"):
-            raise
-        raise MissingDriver(
-            f"This load goes through Spark ({plan.route.reason}) and needs '{exc.name or 'pyspark'}'.",
-            fix='pip install "ematix-flow[spark]"',
-        ) from exc
 
     kept = sharing.rows_for(plan, source) if sharing is not None else None
     return run_on_spark(plan, places.source, places.target, run, stamp, observer, dry_run=dry_run, kept=kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,9 @@ from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.table import TableSpec
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import FlowError, MissingDriver, UnknownName, closest, counted, listed
+from ematix_flow.errors import FlowError, UnknownName, closest, counted, listed
 from ematix_flow.run.loads import now
-from ematix_flow.run.places import lend_spark, maintenance_of
+from ematix_flow.run.places import lend_spark, maintenance_of, needing_spark
 
 log = logging.getLogger(__name__)
 
@@ -52,25 +52,15 @@ class LakeTable:
         try:
             maintenance = maintenance_of(backend, self.table)
             lend_spark(backend)
-            with _spark_explained():
+            with needing_spark("Maintaining lake tables goes through Spark"):
+                from ematix_flow.spark.batch import explained
+
+            with explained():
                 yield maintenance, backend.table_ref(self.table.schema, self.table.name)
         except FlowError as exc:
             raise exc.at(self.where) from exc.__cause__
         finally:
             backend.close()
-
-
-def _spark_explained() -> AbstractContextManager[None]:
-    try:
-        from ematix_flow.spark.batch import explained
-    except ImportError as exc:
-        if (exc.name or "").startswith("ematix_flow"):
-            raise
-        raise MissingDriver(
-            f"Lake tables are maintained by Spark, which needs '{exc.name or 'pyspark'}'.",
-            fix='pip install "ematix-flow[spark]"',
-        ) from exc
-    return explained()
 
 
 # ── after a load ─────────────────────────────────────────────────────────────────────────────────────────────────────

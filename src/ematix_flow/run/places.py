@@ -18,7 +18,7 @@ from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.table import TableSpec
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import InvalidPlan, UnsupportedBackend
+from ematix_flow.errors import InvalidPlan, MissingDriver, UnsupportedBackend
 from ematix_flow.plan.batch import SourceSide, TargetSide, describable, user_sql_probe
 from ematix_flow.plan.history import events_table
 
@@ -136,6 +136,19 @@ def reading_from(places: Places, query: SourceQuery, spec: PipelineSpec) -> Iter
         yield replace(places, source_name=resolved.connection.name, source_connection=resolved, source=backend)
     finally:
         backend.close()
+
+
+@contextmanager
+def needing_spark(why: str) -> Iterator[None]:
+    """Import the engine room inside: a package that is not installed is one error, `why` says what it is needed for."""
+    try:
+        yield
+    except ImportError as exc:
+        if (exc.name or "").startswith("ematix_flow"):
+            raise
+        raise MissingDriver(
+            f"{why} and needs '{exc.name or 'pyspark'}'.", fix='pip install "ematix-flow[spark]"'
+        ) from exc
 
 
 def lend_spark(*backends: Backend) -> None:

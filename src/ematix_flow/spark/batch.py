@@ -36,7 +36,6 @@ from ematix_flow.spark.user_sql import markers_in_spark, step_in_spark
 log = logging.getLogger(__name__)
 
 _SMALL_JOB_BYTES = 32 * 1024 * 1024
-_FILES_OF_THIS_MACHINE = ("sqlite", "duckdb", "object_store_local", "delta_local")
 
 
 def run_on_spark(
@@ -187,7 +186,7 @@ def _refuse_files_out_of_reach(settings: SparkSettings, *backends: Any) -> None:
     if settings.engine == "native" or not settings.remote or is_this_machine(settings.remote):
         return
     for backend in backends:
-        if backend.connection.kind in _FILES_OF_THIS_MACHINE:
+        if backend.is_on_this_machine:
             raise RouteImpossible(
                 f"'{backend.connection.name}' ({backend.connection.kind}) is on the disk of this machine, which the "
                 f"Spark Connect server at {shown(settings.remote)} cannot see.",
