@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 import venv
+from functools import partial
 from pathlib import Path
 
 from ematix_flow.backends.jars import cache_root
 from ematix_flow.declare.connection import SnowflakeConnection
+from tests.services.background import answers, start_program, stop_program
 from tests.services.postgres import _free_port
 from tests.services.run_folder import RunFolder
 
@@ -77,41 +77,20 @@ def start(home: Path) -> str:
     python = fetch()
     for _ in range(3):  # between finding a free port and taking it, somebody else may
         port = _free_port()
-        done = subprocess.run(
-            # The shell leaves the server behind as nobody's child, so no one has to wait for it.
-            ["sh", "-c", 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!', "sh", str(home / "log"), str(python)]
-            + ["-m", "fakesnow", "-s", "-p", str(port)],
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            start_new_session=True,  # Ctrl-C in the terminal is not for it
-            check=True,
-        )
-        (home / "pid").write_text(done.stdout.strip())
-        if _answers(port, int(done.stdout)):
+        pid = start_program(home, [str(python), "-m", "fakesnow", "-s", "-p", str(port)])
+        if answers(pid, partial(_listens, port), PATIENCE):
             return f"http://127.0.0.1:{port}"
     raise RuntimeError(f"fakesnow did not start:\n{(home / 'log').read_text()[-2000:]}")
 
 
 def stop(home: Path) -> None:
-    """Stop the server in `home`; nothing to do when none was started or it is gone."""
-    with contextlib.suppress(ProcessLookupError, ValueError, FileNotFoundError):
-        os.kill(int((home / "pid").read_text()), signal.SIGKILL)  # nothing of it is kept
+    """Stop the server in `home`."""
+    stop_program(home)
 
 
-def _answers(port: int, pid: int) -> bool:
-    """Wait until somebody listens; False when the process has ended."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        time.sleep(0.1)
-    os.kill(pid, signal.SIGKILL)
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
     return False
 
 

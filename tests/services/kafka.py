@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -21,12 +20,14 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ematix_flow.backends import jars
 from ematix_flow.backends.java import find_java
 from ematix_flow.errors import FlowError
+from tests.services.background import answers, start_program, stop_program
 from tests.services.run_folder import RunFolder
 
 VARIABLE = "EMATIX_TEST_KAFKA"
@@ -237,44 +238,21 @@ def start(home: Path) -> KafkaServer:
         )
         if made.returncode:
             raise RuntimeError(f"Kafka's storage could not be made:\n{(made.stdout + made.stderr)[-2000:]}")
-        done = subprocess.run(
-            # The shell leaves the broker behind as nobody's child, so no one has to wait for it.
-            ["sh", "-c", 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!', "sh", str(home / "log"), *java]
-            + ["kafka.Kafka", str(settings)],
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            start_new_session=True,  # Ctrl-C in the terminal is not for it
-            check=True,
-        )
-        pid = int(done.stdout)
-        (home / "pid").write_text(str(pid))
+        pid = start_program(home, [*java, "kafka.Kafka", str(settings)])
         server = KafkaServer(f"127.0.0.1:{plain}", f"127.0.0.1:{sasl}")
-        if _answers(server, pid):
+        if answers(pid, partial(_is_up, server), PATIENCE):
             return server
     raise RuntimeError(f"Kafka did not start:\n{(home / 'log').read_text()[-2000:]}")
 
 
 def stop(home: Path) -> None:
-    """Stop the broker in `home`; nothing to do when none was started or it is gone."""
-    with contextlib.suppress(ProcessLookupError, ValueError, FileNotFoundError):
-        os.kill(int((home / "pid").read_text()), signal.SIGKILL)  # nothing of it is kept
+    """Stop the broker in `home`."""
+    stop_program(home)
 
 
-def _answers(server: KafkaServer, pid: int) -> bool:
-    """Wait until the broker takes part in its own cluster; False when its process has ended."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if all(_listens(address) for address in (server.address, server.sasl_address)) and _has_broker(server):
-            return True
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        time.sleep(0.1)
-    os.kill(pid, signal.SIGKILL)
-    return False
+def _is_up(server: KafkaServer) -> bool:
+    """Whether the broker takes part in its own cluster."""
+    return all(_listens(address) for address in (server.address, server.sasl_address)) and _has_broker(server)
 
 
 def _listens(address: str) -> bool:

@@ -11,19 +11,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ematix_flow.declare.connection import ObjectStoreS3Connection
+from tests.services.background import answers, start_program, stop_program
 from tests.services.postgres import _free_port
 from tests.services.run_folder import RunFolder
 
@@ -89,20 +87,9 @@ def start(home: Path) -> S3Server:
     home.mkdir()
     for _ in range(3):  # between finding a free port and taking it, somebody else may
         port = _free_port()
-        done = subprocess.run(
-            # The shell leaves the server behind as nobody's child, so no one has to wait for it.
-            ["sh", "-c", 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!', "sh", str(home / "log"), sys.executable]
-            + ["-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            start_new_session=True,  # Ctrl-C in the terminal is not for it
-            check=True,
-        )
-        (home / "pid").write_text(done.stdout.strip())
+        pid = start_program(home, [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
         endpoint = f"http://127.0.0.1:{port}"
-        if _answers(endpoint, int(done.stdout)):
+        if answers(pid, partial(_is_up, endpoint), PATIENCE):
             logins = {user: _user(endpoint, user, may) for user, may in _MAY.items()}
             _post(f"{endpoint}/moto-api/reset-auth", "0")  # from now on nobody does anything without a login
             return S3Server(endpoint, logins["loader"], logins["reader"])
@@ -110,9 +97,8 @@ def start(home: Path) -> S3Server:
 
 
 def stop(home: Path) -> None:
-    """Stop the server in `home`; nothing to do when none was started or it is gone."""
-    with contextlib.suppress(ProcessLookupError, ValueError, FileNotFoundError):
-        os.kill(int((home / "pid").read_text()), signal.SIGKILL)  # nothing of it is kept
+    """Stop the server in `home`."""
+    stop_program(home)
 
 
 @contextlib.contextmanager
@@ -162,21 +148,12 @@ def _post(url: str, body: str) -> None:
         answer.read()
 
 
-def _answers(endpoint: str, pid: int) -> bool:
-    """Wait until the server answers; False when its process has ended."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(f"{endpoint}/moto-api/data.json", timeout=5) as answer,
-        ):
-            return bool(answer.status == 200)
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        time.sleep(0.1)
-    os.kill(pid, signal.SIGKILL)
+def _is_up(endpoint: str) -> bool:
+    with (
+        contextlib.suppress(OSError),
+        urllib.request.urlopen(f"{endpoint}/moto-api/data.json", timeout=5) as answer,
+    ):
+        return bool(answer.status == 200)
     return False
 
 
