@@ -65,7 +65,7 @@ class Stage:
     def note(self, case: str, program: str, done: Measured) -> None:
         """Keep a result, and show it at once."""
         self.results.setdefault(case, {})[program] = done
-        sys.stderr.write(f"{case:<26} {program:<20} {done.seconds:7.1f} s {done.peak_mb:7,.0f} MB\n")
+        sys.stderr.write(f"{case:<26} {program:<20} {done}\n")
 
 
 def merge(stage: Stage) -> None:
@@ -106,16 +106,6 @@ def s3(stage: Stage) -> None:
 CASES: dict[str, Callable[[Stage], None]] = {"merge": merge, "s3": s3}
 
 
-def report(stage: Stage) -> None:
-    """A table: seconds, how many times faster we are, and peak memory."""
-    sys.stdout.write(f"\n{stage.rows:,} rows\n\n| case | program | seconds | we are faster by | peak memory |\n")
-    sys.stdout.write("|---|---|---:|---:|---:|\n")
-    for case, programs in stage.results.items():
-        for name, done in programs.items():
-            ratio = "" if name == OURS else f"{done.seconds / programs[OURS].seconds:.2f}×"
-            sys.stdout.write(f"| {case} | {name} | {done.seconds:.1f} | {ratio} | {done.peak_mb:,.0f} MB |\n")
-
-
 def jar_list(family: str) -> str:
     """The jars of a connector as Spark wants them, fetched when they are missing."""
     return ",".join(str(state.path) for state in jars.fetch([family]))
@@ -153,7 +143,7 @@ def main() -> None:
             lineitem.write_changes(stage.changes, args.rows, CHANGED)
             for name in args.only:
                 CASES[name](stage)
-            report(stage)
+            sys.stdout.write(watched.table(stage.rows, stage.results, OURS))
     finally:
         moto.stop(folder.path / "moto")
         folder.close()

@@ -303,13 +303,7 @@ def _compare(
             raise SystemExit(f"{label}: {name} failed with code {done.code}\n{done.said[-4000:]}")
         elif "OutOfMemory" not in done.said:
             sys.stderr.write(done.said[-4000:])
-        sys.stderr.write(f"{label:<26} {name:<26} {_cell(done)}\n")
-
-
-def _cell(done: Measured) -> str:
-    if done.code != 0:
-        return "out of memory" if "OutOfMemory" in done.said else f"failed ({done.code})"
-    return f"{done.seconds:7.1f} s {done.peak_mb:7,.0f} MB"
+        sys.stderr.write(f"{label:<26} {name:<26} {done}\n")
 
 
 def _clean(stage: Stage) -> None:
@@ -384,16 +378,7 @@ def report(stage: Stage, *, as_json: bool) -> None:
         }
         sys.stdout.write(json.dumps({"rows": stage.rows, "cases": whole}) + "\n")
         return
-    sys.stdout.write(f"\n{stage.rows:,} rows\n\n| case | program | seconds | we are faster by | peak memory |\n")
-    sys.stdout.write("|---|---|---:|---:|---:|\n")
-    for case, programs in stage.results.items():
-        ours = programs[OURS].seconds
-        for name, done in programs.items():
-            if done.code != 0:
-                sys.stdout.write(f"| {case} | {name} | {_cell(done)} | | |\n")
-                continue
-            ratio = "" if name == OURS else f"{done.seconds / ours:.2f}×"
-            sys.stdout.write(f"| {case} | {name} | {done.seconds:.1f} | {ratio} | {done.peak_mb:,.0f} MB |\n")
+    sys.stdout.write(watched.table(stage.rows, stage.results, OURS))
 
 
 @contextmanager

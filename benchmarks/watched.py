@@ -20,6 +20,11 @@ class Measured:
     code: int
     said: str
 
+    def __str__(self) -> str:
+        if self.code != 0:
+            return "out of memory" if "OutOfMemory" in self.said else f"failed ({self.code})"
+        return f"{self.seconds:7.1f} s {self.peak_mb:7,.0f} MB"
+
 
 def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float = 1800) -> Measured:
     """Start a program, wait for its end, and say what it cost, process start included."""
@@ -39,6 +44,23 @@ def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: f
         output.seek(0)
         said = output.read()
     return Measured(seconds, peak.mb, code, said)
+
+
+def table(rows: int, cases: Mapping[str, Mapping[str, Measured]], ours: str) -> str:
+    """Cases and programs as a table: seconds, how many times faster we are, and peak memory."""
+    lines = [
+        f"\n{rows:,} rows\n",
+        "| case | program | seconds | we are faster by | peak memory |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for case, programs in cases.items():
+        for name, done in programs.items():
+            if done.code != 0:
+                lines.append(f"| {case} | {name} | {done} | | |")
+                continue
+            ratio = "" if name == ours else f"{done.seconds / programs[ours].seconds:.2f}×"
+            lines.append(f"| {case} | {name} | {done.seconds:.1f} | {ratio} | {done.peak_mb:,.0f} MB |")
+    return "\n".join(lines) + "\n"
 
 
 class Peak(threading.Thread):
