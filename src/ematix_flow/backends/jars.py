@@ -33,7 +33,10 @@ log = logging.getLogger(__name__)
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 DEFAULT_SPARK = "4.0"
 SHIPPED_FAMILIES: tuple[str, ...] = ()
-"""Families that backends of this version need; what `flow jars fetch` fetches when no family is named."""
+"""Families that every project needs, and `flow jars fetch` fetches when none is named: so far none.
+
+What a lake table or a bucket needs is fetched when it is first used, or by name.
+"""
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,7 @@ def _jars() -> Finding:
     if missing:
         return Finding("jars", "fail", f"{len(missing)} missing in {jar_cache_dir()}", "flow jars fetch")
     needed = (
-        f"{len(SHIPPED_FAMILIES)} families needed" if SHIPPED_FAMILIES else "none needed by this version's backends"
+        f"{len(SHIPPED_FAMILIES)} families needed" if SHIPPED_FAMILIES else "none needed by databases and local files"
     )
     return Finding("jars", "ok", f"{needed}; {len(here)} of {len(states)} known ones in {jar_cache_dir()}")
 

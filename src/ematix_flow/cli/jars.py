@@ -48,8 +48,10 @@ def run(args: Namespace, console: Console) -> int:
 def _fetch(args: Namespace, console: Console) -> int:
     wanted = _families(args)
     if not wanted and not console.is_json:
-        console.line(f"nothing to fetch: no backend of this version needs a jar ({jars.jar_cache_dir()})")
-        console.note("a family by name: flow jars fetch delta   everything: flow jars fetch --all")
+        console.line(f"nothing to fetch: databases and local files need no jar ({jars.jar_cache_dir()})")
+        console.note(
+            "lake tables and buckets: flow jars fetch delta iceberg hadoop-aws   everything: flow jars fetch --all"
+        )
         return 0
     _show(jars.fetch(wanted, progress=None if console.is_json else _story(console)), console)
     return 0
