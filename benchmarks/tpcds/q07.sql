@@ -1,4 +1,4 @@
--- What promoted items sold like to one group of people in stores.
+-- What items not promoted by mail, or not at events, sold like to one group of people in stores.
 SELECT
     i_item_id,
     avg(ss_quantity) AS agg1,

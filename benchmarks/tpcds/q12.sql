@@ -1,4 +1,4 @@
--- Revenue of items sold on the web within a month, as a share of their class.
+-- Revenue of items sold on the web within thirty days, and their share of the revenue of their class.
 SELECT
     i_item_id,
     i_item_desc,
@@ -6,7 +6,7 @@ SELECT
     i_class,
     i_current_price,
     sum(ws_ext_sales_price) AS itemrevenue,
-    sum(ws_ext_sales_price) * 100 / nullif(sum(sum(ws_ext_sales_price)) OVER (PARTITION BY i_class), 0) AS revenueratio
+    sum(ws_ext_sales_price) * 100 / sum(sum(ws_ext_sales_price)) OVER (PARTITION BY i_class) AS revenueratio
 FROM web_sales
 JOIN item ON i_item_sk = ws_item_sk
 JOIN date_dim ON d_date_sk = ws_sold_date_sk

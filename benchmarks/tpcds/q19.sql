@@ -1,4 +1,4 @@
--- Brands bought by people who live elsewhere than the store stands.
+-- Brands of one manager bought by people who live elsewhere than the store stands.
 SELECT
     i_brand_id AS brand_id,
     i_brand AS brand,
@@ -11,10 +11,10 @@ JOIN item ON i_item_sk = ss_item_sk
 JOIN customer ON c_customer_sk = ss_customer_sk
 JOIN customer_address ON ca_address_sk = c_current_addr_sk
 JOIN store ON s_store_sk = ss_store_sk
-WHERE i_manager_id BETWEEN 1 AND 20
+WHERE i_manager_id = 8
   AND d_moy = 11
   AND d_year = 1998
   AND substring(ca_zip, 1, 5) <> substring(s_zip, 1, 5)
-GROUP BY i_brand_id, i_brand, i_manufact_id, i_manufact
+GROUP BY i_brand, i_brand_id, i_manufact_id, i_manufact
 ORDER BY ext_price DESC, i_brand, i_brand_id, i_manufact_id, i_manufact
 LIMIT 100

@@ -1,4 +1,4 @@
--- Revenue of items sold by catalog within a month, as a share of their class.
+-- Revenue of items sold by catalog within thirty days, and their share of the revenue of their class.
 SELECT
     i_item_id,
     i_item_desc,
@@ -6,7 +6,7 @@ SELECT
     i_class,
     i_current_price,
     sum(cs_ext_sales_price) AS itemrevenue,
-    sum(cs_ext_sales_price) * 100 / nullif(sum(sum(cs_ext_sales_price)) OVER (PARTITION BY i_class), 0) AS revenueratio
+    sum(cs_ext_sales_price) * 100 / sum(sum(cs_ext_sales_price)) OVER (PARTITION BY i_class) AS revenueratio
 FROM catalog_sales
 JOIN item ON i_item_sk = cs_item_sk
 JOIN date_dim ON d_date_sk = cs_sold_date_sk

@@ -1,4 +1,4 @@
--- Stock before and after a day, where it changed by less than a half.
+-- Stock of cheap items thirty days before and after a date, where it stayed within two thirds and three halves.
 SELECT *
 FROM (
     SELECT
@@ -10,9 +10,10 @@ FROM (
     JOIN warehouse ON w_warehouse_sk = inv_warehouse_sk
     JOIN item ON i_item_sk = inv_item_sk
     JOIN date_dim ON d_date_sk = inv_date_sk
-    WHERE d_date BETWEEN DATE '2000-03-11' - INTERVAL '30' DAY AND DATE '2000-03-11' + INTERVAL '30' DAY
+    WHERE i_current_price BETWEEN 0.99 AND 1.49
+      AND d_date BETWEEN DATE '2000-03-11' - INTERVAL '30' DAY AND DATE '2000-03-11' + INTERVAL '30' DAY
     GROUP BY w_warehouse_name, i_item_id
-) AS x
-WHERE (CASE WHEN inv_before > 0 THEN inv_after / inv_before ELSE NULL END) BETWEEN 2.0 / 3.0 AND 3.0 / 2.0
+) AS stock
+WHERE CASE WHEN inv_before > 0 THEN inv_after * 1.000 / inv_before END BETWEEN 2.0 / 3.0 AND 3.0 / 2.0
 ORDER BY w_warehouse_name, i_item_id
 LIMIT 100

@@ -1,9 +1,9 @@
--- Average stock, rolled up from product to category.
+-- Average stock over a year, rolled up from category to product.
 SELECT i_product_name, i_brand, i_class, i_category, avg(inv_quantity_on_hand) AS qoh
 FROM inventory
 JOIN date_dim ON d_date_sk = inv_date_sk
 JOIN item ON i_item_sk = inv_item_sk
-WHERE d_month_seq BETWEEN 1200 AND 1211
+WHERE d_month_seq BETWEEN 1200 AND 1200 + 11
 GROUP BY ROLLUP (i_product_name, i_brand, i_class, i_category)
 ORDER BY qoh, i_product_name, i_brand, i_class, i_category
 LIMIT 100

@@ -1,4 +1,4 @@
--- What promoted items sold like to one group of people by catalog.
+-- What items not promoted by mail, or not at events, sold like to one group of people by catalog.
 SELECT
     i_item_id,
     avg(cs_quantity) AS agg1,

@@ -1,4 +1,4 @@
--- Averages of store sales by item and state, with totals over the states.
+-- Averages of store sales to one group of people, by item and state with totals.
 SELECT
     i_item_id,
     s_state,
@@ -13,8 +13,10 @@ JOIN date_dim ON d_date_sk = ss_sold_date_sk
 JOIN store ON s_store_sk = ss_store_sk
 JOIN item ON i_item_sk = ss_item_sk
 WHERE cd_gender = 'M'
+  AND cd_marital_status = 'S'
   AND cd_education_status = 'College'
   AND d_year = 2002
+  AND s_state IN ('TN', 'TN', 'TN', 'TN', 'TN', 'TN')
 GROUP BY ROLLUP (i_item_id, s_state)
 ORDER BY i_item_id, s_state
 LIMIT 100

@@ -1,19 +1,48 @@
--- Revenue of manufacturers of a category, over all three channels.
-WITH makers AS (SELECT DISTINCT i_manufact_id AS maker FROM item WHERE i_category = 'Electronics'),
-sold AS (
-    SELECT ss_item_sk AS item_sk, ss_sold_date_sk AS date_sk, ss_ext_sales_price AS price FROM store_sales
-    UNION ALL
-    SELECT cs_item_sk, cs_sold_date_sk, cs_ext_sales_price FROM catalog_sales
-    UNION ALL
-    SELECT ws_item_sk, ws_sold_date_sk, ws_ext_sales_price FROM web_sales
+-- Sales of the makers of electronics in one month, in one time zone, over all three channels.
+WITH ss AS (
+    SELECT i_manufact_id, sum(ss_ext_sales_price) AS total_sales
+    FROM store_sales
+    JOIN date_dim ON d_date_sk = ss_sold_date_sk
+    JOIN customer_address ON ca_address_sk = ss_addr_sk
+    JOIN item ON i_item_sk = ss_item_sk
+    WHERE i_manufact_id IN (SELECT i_manufact_id FROM item WHERE i_category IN ('Electronics'))
+      AND d_year = 1998
+      AND d_moy = 5
+      AND ca_gmt_offset = -5
+    GROUP BY i_manufact_id
+),
+cs AS (
+    SELECT i_manufact_id, sum(cs_ext_sales_price) AS total_sales
+    FROM catalog_sales
+    JOIN date_dim ON d_date_sk = cs_sold_date_sk
+    JOIN customer_address ON ca_address_sk = cs_bill_addr_sk
+    JOIN item ON i_item_sk = cs_item_sk
+    WHERE i_manufact_id IN (SELECT i_manufact_id FROM item WHERE i_category IN ('Electronics'))
+      AND d_year = 1998
+      AND d_moy = 5
+      AND ca_gmt_offset = -5
+    GROUP BY i_manufact_id
+),
+ws AS (
+    SELECT i_manufact_id, sum(ws_ext_sales_price) AS total_sales
+    FROM web_sales
+    JOIN date_dim ON d_date_sk = ws_sold_date_sk
+    JOIN customer_address ON ca_address_sk = ws_bill_addr_sk
+    JOIN item ON i_item_sk = ws_item_sk
+    WHERE i_manufact_id IN (SELECT i_manufact_id FROM item WHERE i_category IN ('Electronics'))
+      AND d_year = 1998
+      AND d_moy = 5
+      AND ca_gmt_offset = -5
+    GROUP BY i_manufact_id
 )
-SELECT i_manufact_id, sum(price) AS total_sales
-FROM sold
-JOIN item ON i_item_sk = item_sk
-JOIN date_dim ON d_date_sk = date_sk
-WHERE i_manufact_id IN (SELECT maker FROM makers)
-  AND d_year = 1998
-  AND d_moy = 5
+SELECT i_manufact_id, sum(total_sales) AS total_sales
+FROM (
+    SELECT * FROM ss
+    UNION ALL
+    SELECT * FROM cs
+    UNION ALL
+    SELECT * FROM ws
+) AS channels
 GROUP BY i_manufact_id
 ORDER BY total_sales, i_manufact_id
 LIMIT 100

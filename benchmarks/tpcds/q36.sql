@@ -11,7 +11,14 @@ SELECT
 FROM store_sales
 JOIN date_dim ON d_date_sk = ss_sold_date_sk
 JOIN item ON i_item_sk = ss_item_sk
+JOIN store ON s_store_sk = ss_store_sk
 WHERE d_year = 2001
+  AND s_state IN ('TN', 'TN', 'TN', 'TN', 'TN', 'TN', 'TN', 'TN')
 GROUP BY ROLLUP (i_category, i_class)
-ORDER BY lochierarchy DESC, CASE WHEN lochierarchy = 0 THEN i_category END, rank_within_parent, i_category, i_class
+ORDER BY
+    lochierarchy DESC,
+    CASE WHEN grouping(i_category) + grouping(i_class) = 0 THEN i_category END,
+    rank_within_parent,
+    i_category,
+    i_class
 LIMIT 100

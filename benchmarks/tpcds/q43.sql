@@ -1,4 +1,4 @@
--- Sales of stores by day of the week.
+-- Sales of each store by weekday.
 SELECT
     s_store_name,
     s_store_id,
@@ -12,7 +12,8 @@ SELECT
 FROM date_dim
 JOIN store_sales ON ss_sold_date_sk = d_date_sk
 JOIN store ON s_store_sk = ss_store_sk
-WHERE d_year = 2000
+WHERE s_gmt_offset = -5
+  AND d_year = 2000
 GROUP BY s_store_name, s_store_id
-ORDER BY s_store_name, s_store_id
+ORDER BY s_store_name, s_store_id, sun_sales, mon_sales, tue_sales, wed_sales, thu_sales, fri_sales, sat_sales
 LIMIT 100

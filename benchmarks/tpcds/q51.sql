@@ -1,14 +1,28 @@
--- Days on which the running total of the web was above that of stores.
-WITH web AS (
-    SELECT ws_item_sk AS item_sk, d_date, sum(sum(ws_sales_price)) OVER (PARTITION BY ws_item_sk ORDER BY d_date) AS cume
-    FROM web_sales JOIN date_dim ON d_date_sk = ws_sold_date_sk
-    WHERE d_month_seq BETWEEN 1200 AND 1211 AND ws_item_sk IS NOT NULL
+-- Days on which an item had sold more on the web than in stores since the year began.
+WITH web_v1 AS (
+    SELECT
+        ws_item_sk AS item_sk,
+        d_date,
+        sum(sum(ws_sales_price)) OVER (
+            PARTITION BY ws_item_sk ORDER BY d_date ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS cume_sales
+    FROM web_sales
+    JOIN date_dim ON d_date_sk = ws_sold_date_sk
+    WHERE d_month_seq BETWEEN 1200 AND 1200 + 11
+      AND ws_item_sk IS NOT NULL
     GROUP BY ws_item_sk, d_date
 ),
-shop AS (
-    SELECT ss_item_sk AS item_sk, d_date, sum(sum(ss_sales_price)) OVER (PARTITION BY ss_item_sk ORDER BY d_date) AS cume
-    FROM store_sales JOIN date_dim ON d_date_sk = ss_sold_date_sk
-    WHERE d_month_seq BETWEEN 1200 AND 1211 AND ss_item_sk IS NOT NULL
+store_v1 AS (
+    SELECT
+        ss_item_sk AS item_sk,
+        d_date,
+        sum(sum(ss_sales_price)) OVER (
+            PARTITION BY ss_item_sk ORDER BY d_date ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS cume_sales
+    FROM store_sales
+    JOIN date_dim ON d_date_sk = ss_sold_date_sk
+    WHERE d_month_seq BETWEEN 1200 AND 1200 + 11
+      AND ss_item_sk IS NOT NULL
     GROUP BY ss_item_sk, d_date
 )
 SELECT *
@@ -16,17 +30,24 @@ FROM (
     SELECT
         item_sk,
         d_date,
-        max(web_sales) OVER (PARTITION BY item_sk ORDER BY d_date) AS web_cumulative,
-        max(store_sales) OVER (PARTITION BY item_sk ORDER BY d_date) AS store_cumulative
+        web_sales,
+        store_sales,
+        max(web_sales) OVER (
+            PARTITION BY item_sk ORDER BY d_date ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS web_cumulative,
+        max(store_sales) OVER (
+            PARTITION BY item_sk ORDER BY d_date ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS store_cumulative
     FROM (
         SELECT
-            coalesce(web.item_sk, shop.item_sk) AS item_sk,
-            coalesce(web.d_date, shop.d_date) AS d_date,
-            web.cume AS web_sales,
-            shop.cume AS store_sales
-        FROM web FULL JOIN shop ON shop.item_sk = web.item_sk AND shop.d_date = web.d_date
-    ) AS x
-) AS y
+            CASE WHEN web.item_sk IS NOT NULL THEN web.item_sk ELSE shop.item_sk END AS item_sk,
+            CASE WHEN web.d_date IS NOT NULL THEN web.d_date ELSE shop.d_date END AS d_date,
+            web.cume_sales AS web_sales,
+            shop.cume_sales AS store_sales
+        FROM web_v1 AS web
+        FULL JOIN store_v1 AS shop ON shop.item_sk = web.item_sk AND shop.d_date = web.d_date
+    ) AS days
+) AS totals
 WHERE web_cumulative > store_cumulative
 ORDER BY item_sk, d_date
 LIMIT 100

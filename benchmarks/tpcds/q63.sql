@@ -1,4 +1,4 @@
--- Managers whose monthly sales differ from their yearly average by more than a tenth.
+-- Months of managers of some things that differ from their average month by more than a tenth.
 SELECT *
 FROM (
     SELECT
@@ -9,10 +9,26 @@ FROM (
     JOIN store_sales ON ss_item_sk = i_item_sk
     JOIN date_dim ON d_date_sk = ss_sold_date_sk
     JOIN store ON s_store_sk = ss_store_sk
-    WHERE d_month_seq BETWEEN 1200 AND 1211
-      AND i_category IN ('Books', 'Children', 'Electronics', 'Women', 'Music', 'Men')
+    WHERE d_month_seq IN (
+          1200, 1200 + 1, 1200 + 2, 1200 + 3, 1200 + 4, 1200 + 5,
+          1200 + 6, 1200 + 7, 1200 + 8, 1200 + 9, 1200 + 10, 1200 + 11
+      )
+      AND (
+          (
+              i_category IN ('Books', 'Children', 'Electronics')
+              AND i_class IN ('personal', 'portable', 'reference', 'self-help')
+              AND i_brand IN (
+                  'scholaramalgamalg #14', 'scholaramalgamalg #7', 'exportiunivamalg #9', 'scholaramalgamalg #9'
+              )
+          )
+          OR (
+              i_category IN ('Women', 'Music', 'Men')
+              AND i_class IN ('accessories', 'classical', 'fragrances', 'pants')
+              AND i_brand IN ('amalgimporto #1', 'edu packscholar #1', 'exportiimporto #1', 'importoamalg #1')
+          )
+      )
     GROUP BY i_manager_id, d_moy
-) AS x
-WHERE CASE WHEN avg_monthly_sales > 0 THEN abs(sum_sales - avg_monthly_sales) / avg_monthly_sales ELSE NULL END > 0.1
-ORDER BY avg_monthly_sales, sum_sales, i_manager_id
+) AS months
+WHERE CASE WHEN avg_monthly_sales > 0 THEN abs(sum_sales - avg_monthly_sales) / avg_monthly_sales END > 0.1
+ORDER BY i_manager_id, avg_monthly_sales, sum_sales
 LIMIT 100

@@ -1,7 +1,9 @@
--- What customers really paid once returns are taken off.
+-- What customers kept of what they bought in stores, where they returned something for one reason.
 SELECT ss_customer_sk, sum(act_sales) AS sumsales
 FROM (
     SELECT
+        ss_item_sk,
+        ss_ticket_number,
         ss_customer_sk,
         CASE
             WHEN sr_return_quantity IS NOT NULL THEN (ss_quantity - sr_return_quantity) * ss_sales_price
@@ -10,7 +12,8 @@ FROM (
     FROM store_sales
     LEFT JOIN store_returns ON sr_item_sk = ss_item_sk AND sr_ticket_number = ss_ticket_number
     JOIN reason ON r_reason_sk = sr_reason_sk
-) AS t
+    WHERE r_reason_desc = 'reason 28'
+) AS kept
 GROUP BY ss_customer_sk
 ORDER BY sumsales, ss_customer_sk
 LIMIT 100
