@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from ematix_flow.backends.jars import cache_root
-from tests.services import fakesnow, kafka, mariadb, moto, postgres
+from tests.services import fakesnow, kafka, mariadb, minio, moto, postgres
 from tests.services.kafka import KafkaServer
 from tests.services.mariadb import MariadbServer
 from tests.services.moto import S3Server
@@ -45,6 +45,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         mariadb.stop(folder.path / "mariadb")
         kafka.stop(folder.path / "kafka")
         moto.stop(folder.path / "moto")
+        minio.stop(folder.path / "minio")
         fakesnow.stop(folder.path / "fakesnow")
         folder.close()
 
@@ -89,8 +90,9 @@ def kafka_address(kafka_server: KafkaServer) -> str:
 
 @pytest.fixture(scope="session")
 def s3_server() -> S3Server:
-    """The one S3 server of this test run."""
-    return moto.shared_server(RunFolder.joined())
+    """The one S3 server of this test run: moto, or MinIO with EMATIX_TEST_S3=minio."""
+    service = minio if os.environ.get("EMATIX_TEST_S3") == "minio" else moto
+    return service.shared_server(RunFolder.joined())
 
 
 @pytest.fixture

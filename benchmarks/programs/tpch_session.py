@@ -1,4 +1,7 @@
-"""One session of `benchmarks/tpch.py`: `ours` or `plain`. Questions and answers are lines of JSON."""
+"""One session of `benchmarks/tpch.py`: `spark` and `native` are ours, `plain` is PySpark as it comes.
+
+Questions and answers are lines of JSON.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from typing import Any
 
 
 def opened(kind: str) -> Any:
-    if kind == "ours":
+    if kind != "plain":
         from ematix_flow.contracts.session import SessionNeeds, SparkSettings
         from ematix_flow.spark.session import open_session
 
-        return open_session(SessionNeeds(), SparkSettings())
+        return open_session(SessionNeeds(), SparkSettings(engine="native" if kind == "native" else "spark"))
     from pyspark.sql import SparkSession
 
     return SparkSession.builder.getOrCreate()

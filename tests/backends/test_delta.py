@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from ematix_flow import Annotated, BigInt, Text, pk
 from ematix_flow.connections import DeltaLocalConnection
+from ematix_flow.errors import UnfitValue
+from ematix_flow.testing.bench import Bench
 from ematix_flow.testing.endpoints import Endpoint
 from ematix_flow.testing.lake_endpoints import DeltaEndpoint
-from tests.backends.lake_contract import LakeContract
+from tests.backends.lake_contract import LakeContract, endpoint, into
 
 
 class TestDelta(LakeContract):
@@ -18,3 +21,10 @@ class TestDelta(LakeContract):
     @pytest.fixture
     def target(self, tmp_project: Path) -> Endpoint:
         return DeltaEndpoint(DeltaLocalConnection(name="lake", path=str(tmp_project / "lake")), schema="analytics")
+
+    def test_an_empty_text_that_would_be_a_folder_without_a_name_stops_the_load(self, bench: Bench) -> None:
+        users = bench.table("users", id=Annotated[BigInt, pk()], city=Text)
+        bench.put(users, [(1, "Rome"), (2, "")], route="spark")
+        with pytest.raises(UnfitValue, match="'city' has an empty text"):
+            into(bench, users, mode="merge", partition_by=["city"]).sync()
+        assert not endpoint(bench).folder("users").exists()

@@ -311,6 +311,20 @@ def test_a_corrupt_file_fails_the_load_and_leaves_the_table(lake: S3FilesBackend
     assert numbers(lake, spark) == [1, 2]
 
 
+def test_a_corrupt_file_is_left_out_where_that_is_declared(
+    lake: S3FilesBackend, s3_server: S3Server, s3_bucket: str, spark: SparkSession
+) -> None:
+    load(lake, ids(spark, 1, 2), plan_of(ID))
+    (good,) = [key for key in s3_server.objects(s3_bucket) if key.endswith(".parquet")]
+    whole = s3_server.objects(s3_bucket)[good]
+    for name, data in {"good": whole, "cut": whole[:-5], "empty": b""}.items():
+        s3_server.client().put_object(Bucket=s3_bucket, Key=f"raw/mixed/{name}.parquet", Body=data)
+    careful = S3FilesBackend(s3_server.connection(s3_bucket).with_fields(on_corrupt_file="quarantine"))
+    assert sorted(row["id"] for row in rows(careful, spark, "SELECT * FROM raw.mixed")) == [1, 2]
+    found = {file.path.removeprefix(f"s3://{s3_bucket}/raw/mixed/"): file.reason for file in careful.left_out}
+    assert found == {"cut.parquet": "it is cut off, or not parquet", "empty.parquet": "it is empty"}
+
+
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

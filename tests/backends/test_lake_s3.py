@@ -11,13 +11,14 @@ import pytest
 
 from ematix_flow import pk
 from ematix_flow.connections import Connection, DeltaS3Connection, IcebergConnection, SQLiteConnection
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import ConnectionFailed, FlowError
 from ematix_flow.testing.bench import Bench
 from ematix_flow.testing.endpoints import SqliteEndpoint
 from ematix_flow.testing.registry import isolated_registry
 from ematix_flow.types import BigInt, Text, TimestampTZ
 from tests.backends.lake_contract import ReadBySpark
 from tests.services.moto import REGION, S3Server
+from tests.services.postgres import _free_port
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
@@ -91,3 +92,57 @@ def test_a_login_that_may_only_read_changes_nothing(
         bench.load(bench.table("users", id=BigInt), [(1,)], route="spark", mode="append")
     assert s3_server.reader[1] not in str(caught.value)
     assert not s3_server.objects(s3_bucket)
+
+
+FAULTS = {
+    "no bucket": "'nowhere-4711' does not exist",
+    "wrong key": "refuses the login",
+    "wrong secret": "refuses the login",
+    "nobody there": "does not answer",
+}
+
+
+def faulty(kind: Kind, fault: str, server: S3Server, bucket: str) -> Connection:
+    """A connection with one thing wrong."""
+    key, secret = server.loader
+    if fault == "nobody there":
+        server = S3Server(f"http://127.0.0.1:{_free_port()}", server.loader, server.reader)
+    login = {"wrong key": ("AKIAIOSFODNN7EXAMPLE", secret), "wrong secret": (key, "not-the-secret-4711")}
+    return kind(server, "nowhere-4711" if fault == "no bucket" else bucket, login.get(fault, server.loader))
+
+
+def assert_told(caught: ConnectionFailed, fault: str, connection: Connection) -> None:
+    assert FAULTS[fault] in str(caught) and caught.where and caught.fix
+    for secret in (*connection.secrets(), getattr(connection, "access_key_id")):  # noqa: B009 - two kinds have it
+        assert secret not in str(caught) and secret not in repr(caught)
+
+
+@KINDS
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bucket_that_cannot_be_written_to_is_one_clear_error_before_spark_is_asked(
+    kind: Kind, fault: str, s3_server: S3Server, s3_bucket: str, tmp_project: Path
+) -> None:
+    till = SQLiteConnection(name="till", path=str(tmp_project / "till.db"))
+    lake = faulty(kind, fault, s3_server, s3_bucket)
+    bench = Bench(ReadBySpark(lake, schema="analytics"), SqliteEndpoint(till, "main"))
+    with isolated_registry(), pytest.raises(ConnectionFailed) as caught:
+        bench.load(bench.table("users", id=BigInt), [(1,)], route="spark", mode="append")
+    assert_told(caught.value, fault, lake)
+    assert not s3_server.objects(s3_bucket)
+
+
+@KINDS
+@pytest.mark.parametrize("fault", ["no bucket", "wrong secret"])
+def test_a_bucket_that_cannot_be_read_is_one_clear_error_and_leaves_the_target(
+    kind: Kind, fault: str, s3_server: S3Server, s3_bucket: str, tmp_project: Path
+) -> None:
+    lake = faulty(kind, fault, s3_server, s3_bucket)
+    bench = Bench(
+        SqliteEndpoint(SQLiteConnection(name="till", path=str(tmp_project / "till.db")), "main"),
+        ReadBySpark(lake, schema="analytics"),
+    )
+    with isolated_registry(), pytest.raises(ConnectionFailed) as caught:
+        users = bench.table("users", id=BigInt)
+        bench.pipeline(users, route="spark", mode="append").sync()
+    assert_told(caught.value, fault, lake)
+    assert bench.columns(users) == {}

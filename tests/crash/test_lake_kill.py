@@ -70,11 +70,12 @@ class LakeProject:
 
     folder: Path
 
-    def run(self, pipeline: str, crash_at: str | None = None) -> tuple[int, str]:
+    def run(self, pipeline: str, crash_at: str | None = None, engine: str = "auto") -> tuple[int, str]:
         """One `flow run`; exit code and what was said."""
         env = {**os.environ, "PYTHONPATH": str(self.folder)}
         env |= {"EMATIX_FLOW_CRASH_AT": crash_at} if crash_at else {}
         command = [sys.executable, "-m", "ematix_flow", "run", "--module", "lakes", pipeline, "--json"]
+        command += ["--engine", engine]
         done = subprocess.run(command, cwd=self.folder, env=env, text=True, capture_output=True, timeout=300)
         return done.returncode, done.stdout + done.stderr
 
@@ -86,9 +87,9 @@ class LakeProject:
         finally:
             db.close()
 
-    def rows(self) -> list[str]:
+    def rows(self, engine: str = "auto") -> list[str]:
         """The names in the lake table, read by a load of its own."""
-        code, said = self.run("look")
+        code, said = self.run("look", engine=engine)
         assert code == 0, said
         return [str(row[0]) for row in self.sql("SELECT name FROM copied ORDER BY name")]
 
@@ -120,6 +121,36 @@ def test_a_killed_load_is_made_good_by_the_next_run(tmp_path: Path, kind: str, m
     assert code == 0, said
     expected = {"append": ["B", "a", "a", "b"], "scd2": ["B", "a", "b"]}.get(mode, ["B", "a"])
     assert project.rows() == expected
+    assert "running" not in project.statuses()
+    staging = tmp_path / "lake" / "_ematix_flow" / "staging"
+    assert not [file for file in staging.rglob("*") if file.is_file()]
+
+
+NATIVE = [("merge", "committed", "spark"), ("append", "committed", "native")]
+if os.environ.get("EMATIX_PROVE"):
+    NATIVE = [
+        (mode, point, after)
+        for mode in ("append", "truncate", "merge", "scd2")
+        for point in ("opened", "planned", "staged", "mid-settle", "committed", "settled")
+        for after in ("native", "spark")
+        if after == "native" or point == "committed"
+    ]
+
+
+@pytest.mark.parametrize(("mode", "point", "after"), NATIVE)
+def test_a_load_killed_on_the_native_engine_is_made_good_on_either(
+    tmp_path: Path, mode: str, point: str, after: str
+) -> None:
+    project = lake_project(tmp_path, "delta_local")
+    code, said = project.run(mode, engine="native")
+    assert code == 0, said
+    project.sql("UPDATE source SET name = 'B' WHERE id = 2")
+    code, said = project.run(mode, crash_at=point, engine="native")
+    assert code == -9, said
+    code, said = project.run(mode, engine=after)
+    assert code == 0, said
+    expected = {"append": ["B", "a", "a", "b"], "scd2": ["B", "a", "b"]}.get(mode, ["B", "a"])
+    assert project.rows(engine="native") == expected
     assert "running" not in project.statuses()
     staging = tmp_path / "lake" / "_ematix_flow" / "staging"
     assert not [file for file in staging.rglob("*") if file.is_file()]

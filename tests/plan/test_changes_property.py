@@ -16,8 +16,8 @@ from hypothesis import given
 
 from ematix_flow.backends.duckdb_dialect import DuckdbDialect
 from ematix_flow.backends.sql import SqlBackend
-from ematix_flow.contracts.dialect import LANDED, SCRATCH
-from ematix_flow.contracts.plans import SettleReport, SourceQuery, Stamp
+from ematix_flow.contracts.dialect import LANDED, SCRATCH, TOUCHED
+from ematix_flow.contracts.plans import ChangeSet, SettleReport, SourceQuery, Stamp
 from ematix_flow.declare.connection import DuckDBConnection
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.plan.batch import plan_load
@@ -53,15 +53,25 @@ class OneStatementDb(Db):
                     db.execute(statement.sql)
                 db.execute(self.dialect.create_landed(LANDED, plan.landing_sql))
                 landed, _ = backend.verified(db, plan, None)
-                db.execute(self.dialect.create_scratch(SCRATCH, plan.changes.query.sql, ()))
-                changed, *counts = db.execute(plan.changes.counts).fetchone()
-                report = SettleReport(landed, *map(int, counts))
-                only_new = changed == report.inserted and not report.closed
-                if changed:
-                    db.execute((plan.changes.insert if only_new else plan.changes.apply).sql)
-                for relation in (LANDED, SCRATCH):
-                    db.execute(f"DROP TABLE {self.dialect.quote(relation)}")
+                report = self.changed(db, plan.changes, landed, is_new=plan.ddl.action == "create")
+                for relation in (LANDED, TOUCHED, SCRATCH):
+                    db.execute(f"DROP TABLE IF EXISTS {self.dialect.quote(relation)}")
         return Loaded(stamp.run_id, report)
+
+    def changed(self, db: Any, changes: ChangeSet, landed: int, *, is_new: bool) -> SettleReport:
+        """Do what the changes say, and count it."""
+        if is_new and changes.fill is not None:
+            db.execute(changes.fill.sql)
+            return SettleReport(landed, landed)
+        if changes.touched is not None:
+            db.execute(self.dialect.create_scratch(TOUCHED, changes.touched.sql, ()))
+        db.execute(self.dialect.create_scratch(SCRATCH, changes.query.sql, ()))
+        changed, *counts = db.execute(changes.counts).fetchone()
+        report = SettleReport(landed, *map(int, counts))
+        statement = changes.least(changed, report)
+        if statement is not None:
+            db.execute(statement.sql)
+        return report
 
 
 @pytest.fixture

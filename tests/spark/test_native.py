@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ematix_flow.backends.files_store import require_no_pattern
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.errors import AlreadyRunning, RouteImpossible
 from ematix_flow.plan.native import against_native
@@ -28,6 +29,14 @@ SLICE = (
     "tests/backends/test_postgres.py::TestPostgres::test_targets_that_go_through_spark_share_one_reading",
     "tests/backends/test_sqlite.py::TestSqlite::test_truncate_replaces_everything_or_nothing",
     "tests/backends/test_type_matrix.py::test_every_value_arrives_from_this_system_in_every_other[Parquet]",
+    "tests/backends/test_type_matrix.py::"
+    "test_every_value_goes_into_tables_of_this_format_and_from_there_into_every_system[Delta]",
+    "tests/backends/test_delta.py::TestDelta::test_a_load_is_one_commit_that_names_its_run",
+    "tests/backends/test_delta.py::TestDelta::test_a_repeated_logical_run_adds_no_commit",
+    "tests/backends/test_delta.py::TestDelta::test_an_older_version_can_be_read",
+    "tests/backends/test_delta.py::TestDelta::test_partitions_are_folders_and_survive_every_mode",
+    "tests/backends/test_delta.py::TestDelta::test_scd2_by_event_time_is_right_whatever_the_order_of_arrival[spark]",
+    "tests/backends/test_delta.py::TestDelta::test_two_pipelines_that_merge_at_once_lose_nothing",
 )
 
 
@@ -49,6 +58,7 @@ def test_a_slice_of_the_contract_holds_on_the_native_engine() -> None:
 
 PROGRAM = """
 import json, sys, threading
+from ematix_flow.backends.files_store import require_no_pattern
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.errors import AlreadyRunning
 from ematix_flow.spark.session import close_session, open_session
@@ -93,7 +103,39 @@ def test_the_route_is_forced_by_the_pipeline_or_chosen_by_the_project() -> None:
     assert choose_route("auto", ["x"], against_native=["y"]).engine == "spark"
 
 
-@pytest.mark.parametrize(("source", "sink"), [("postgres", "kafka"), ("delta_local", "postgres")])
+STATISTICS = """
+import json, os
+from decimal import Decimal
+import pyarrow as pa
+from deltalake import write_deltalake
+from pyarrow import parquet
+from ematix_flow.backends.delta_native import rows_of
+from ematix_flow.backends.files_store import require_no_pattern
+from ematix_flow.contracts.session import SessionNeeds, SparkSettings
+from ematix_flow.spark.session import open_session
+spark = open_session(SessionNeeds(), SparkSettings(engine="native"))
+nan = pa.table({"v": [5.0, float("nan"), 5.0]})
+parquet.write_table(nan, "nan.parquet")
+said = {"files": [row.v for row in spark.read.parquet("nan.parquet").collect()]}
+write_deltalake("nan", nan)
+said["delta"] = [row.v for row in rows_of(spark, os.path.abspath("nan"), None).collect()]
+long = pa.array([Decimal("-10058162284998.2132")] * 3, pa.decimal128(18, 4))
+write_deltalake("long", pa.table({"v": long, "d": [-6.569647899572688e+196] * 3}))
+rows = rows_of(spark, os.path.abspath("long"), None).collect()
+said["long"] = sorted({str(row.v) + " " + repr(row.d) for row in rows})
+print(json.dumps({key: [str(value) for value in values] for key, values in said.items()}))
+"""
+
+
+def test_values_are_read_from_files_and_not_from_statistics_about_them(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STATISTICS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
+    said = json.loads(done.stdout)
+    assert said["files"] == said["delta"] == ["5.0", "nan", "5.0"]
+    assert said["long"] == ["-10058162284998.2132 -6.569647899572688e+196"]
+
+
+@pytest.mark.parametrize(("source", "sink"), [("postgres", "kafka"), ("iceberg", "postgres"), ("sqlite", "delta_s3")])
 def test_a_system_that_needs_a_jvm_is_refused_when_planning(source: str, sink: str) -> None:
     reasons = against_native((source, None), (sink, None))
     with pytest.raises(RouteImpossible, match="connectors for a JVM") as caught:
@@ -106,3 +148,9 @@ def test_only_parquet_files_are_for_the_native_engine() -> None:
         assert against_native(("object_store_local", file_format), ("sqlite", None)), file_format
         assert against_native(("sqlite", None), ("object_store_local", file_format)), file_format
     assert not against_native(("object_store_local", "parquet"), ("postgres", None))
+
+
+@pytest.mark.parametrize("folder", ["in[box]", "in*", "100%"])
+def test_a_folder_that_could_be_a_pattern_is_refused_since_it_would_be_read_as_empty(folder: str) -> None:
+    with pytest.raises(RouteImpossible, match="cannot work in a folder with"):
+        require_no_pattern(f"/data/{folder}/orders")

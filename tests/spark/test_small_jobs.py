@@ -8,10 +8,17 @@ import pytest
 
 from ematix_flow.backends.catalog import open_backend
 from ematix_flow.config.spark_place import place_told
-from ematix_flow.connections import ObjectStoreLocalConnection, PostgresConnection, SQLiteConnection
+from ematix_flow.connections import (
+    DeltaLocalConnection,
+    ObjectStoreLocalConnection,
+    PostgresConnection,
+    SQLiteConnection,
+)
 from ematix_flow.contracts.plans import SourceQuery
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.spark.batch import job_settings
+from ematix_flow.spark.session import fit_to_job
+from ematix_flow.testing.spark import local_spark
 
 MB = 1024 * 1024
 
@@ -28,17 +35,22 @@ def test_a_command_that_reads_little_is_short(tmp_project: Path, size: int, is_s
     with (folder / "a.csv").open("wb") as file:
         file.truncate(size)
     files = open_backend(ObjectStoreLocalConnection(name="inbox", path=str(tmp_project), format="csv"))
-    for query in (SourceQuery(table=TableRef("raw", "orders")), SourceQuery(sql="raw/orders/a.csv")):
+    for query in (
+        SourceQuery(table=TableRef("raw", "orders")),
+        SourceQuery(sql="raw/orders/a.csv"),
+        SourceQuery(sql="SELECT * FROM raw.orders WHERE id > 7"),
+    ):
+        read = files.estimated_bytes(query)
         with place_told():
-            assert job_settings(query, files, files).short_job is is_short  # type: ignore[arg-type]
-        assert not job_settings(query, files, files).short_job  # type: ignore[arg-type]
+            assert job_settings(read, files).short_job is is_short  # type: ignore[arg-type]
+        assert not job_settings(read, files).short_job  # type: ignore[arg-type]
 
 
 def test_the_project_decides_for_all(tmp_project: Path) -> None:
     (tmp_project / ".ematix-flow.toml").write_text("[spark]\nshort_job = false\n")
     database = open_backend(SQLiteConnection(name="till", path=str(tmp_project / "till.db")))
     with place_told():
-        assert job_settings(SourceQuery(sql="SELECT 1"), database, database).short_job is False  # type: ignore[arg-type]
+        assert job_settings(1, database).short_job is False  # type: ignore[arg-type]
 
 
 def test_postgres_says_how_much_a_query_reads(pg_url: str) -> None:
@@ -47,3 +59,23 @@ def test_postgres_says_how_much_a_query_reads(pg_url: str) -> None:
     many = shop.estimated_bytes(SourceQuery(sql="SELECT * FROM generate_series(1, 100000000) AS id"))
     assert few is not None and few < 1000
     assert many is not None and many > 100 * MB
+
+
+def test_a_large_job_is_shuffled_into_more_parts_and_the_next_small_one_into_few() -> None:
+    session = local_spark()
+    few = session.conf.get("spark.sql.shuffle.partitions")
+    fit_to_job(session, 10_000 * MB)
+    assert session.conf.get("spark.sql.shuffle.partitions") == "157"
+    fit_to_job(session, None)
+    assert session.conf.get("spark.sql.shuffle.partitions") == "157", "nothing is known about this one"
+    fit_to_job(session, 1 * MB)
+    assert session.conf.get("spark.sql.shuffle.partitions") == few
+
+
+def test_a_load_into_a_lake_table_counts_what_is_compared_with(tmp_project: Path) -> None:
+    (tmp_project / "lake" / "shop" / "orders").mkdir(parents=True)
+    (tmp_project / "lake" / "shop" / "orders" / "part.parquet").write_bytes(b"0" * 1000)
+    lake = open_backend(DeltaLocalConnection(name="lake", path=str(tmp_project / "lake")))
+    assert lake.estimated_bytes(SourceQuery(table=TableRef("shop", "orders"))) == 1000
+    assert lake.estimated_bytes(SourceQuery(sql="shop.orders")) == 1000
+    assert lake.estimated_bytes(SourceQuery(sql="SELECT * FROM shop.orders")) == 1000

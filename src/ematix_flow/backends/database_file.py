@@ -13,6 +13,7 @@ from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun, SourceQuery
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.connection_base import DatabaseFileConnection
+from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.errors import ConnectionFailed
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class DatabaseFileBackend(SqlBackend):
                 f"The folder of the {self.system} database '{self.path}' does not exist.", fix=f"mkdir -p {folder}"
             )
 
-    def estimated_bytes(self, query: SourceQuery) -> int | None:
+    def estimated_bytes(self, query: SourceQuery, dialect: SqlDialect = "spark") -> int | None:
         return os.path.getsize(self.path) if os.path.exists(self.path) else None
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────

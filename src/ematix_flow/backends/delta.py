@@ -7,13 +7,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ematix_flow.backends.files_store import LocalStore, Store
+from ematix_flow.backends import delta_native
+from ematix_flow.backends.files_frames import held_by_folders
+from ematix_flow.backends.files_store import LocalStore, Store, require_no_pattern
 from ematix_flow.backends.files_store_s3 import S3Store
-from ematix_flow.backends.lake import Commit, LakeBackend, told
+from ematix_flow.backends.json_books import file_name
+from ematix_flow.backends.lake import Commit, LakeBackend, LandedRows, told
 from ematix_flow.backends.lake_dialect import LakeDialect
 from ematix_flow.backends.transport import quoted
+from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Statement
 from ematix_flow.contracts.session import SessionNeeds
-from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.connection import Connection, DeltaLocalConnection, DeltaS3Connection
 from ematix_flow.errors import WriteConflict
 
@@ -60,6 +64,7 @@ class DeltaBackend(LakeBackend):
     needs = _NEEDS
     system = "Delta"
     dialect_type = DeltaDialect
+    goes_without_spark = True
 
     def open_store(self, connection: Connection) -> Store:
         assert isinstance(connection, DeltaLocalConnection)
@@ -77,6 +82,24 @@ class DeltaBackend(LakeBackend):
     def exists(self, table: TableRef) -> bool:
         return self.store.exists(self._log(table))
 
+    def describe(self, table: TableRef) -> TableShape | None:
+        if not self.is_native or not self.goes_without_spark:
+            return super().describe(table)
+        require_no_pattern(self._local(table))
+        if not self.exists(table):
+            return None
+        found = delta_native.opened(self._local(table))
+        delta_native.require_known(found, writes=True)
+        columns = tuple(
+            ColumnShape(name, self.dialect.from_native(native), native, nullable)
+            for name, native, nullable in delta_native.columns(found)
+        )
+        return TableShape(table, columns, has_rows=bool(found.file_uris()))
+
+    def _local(self, table: TableRef) -> str:
+        assert isinstance(self.store, LocalStore), "tables in buckets are left to Spark"
+        return self.store.local_path(self.folder_of(table))
+
     def version(self, spark: SparkSession, table: TableRef) -> int:
         # The log's own file names say it; Spark would start a job to find out.
         return max(self._commits(table))
@@ -86,12 +109,16 @@ class DeltaBackend(LakeBackend):
         return [int(found[1]) for found in names if found]
 
     def frame(self, spark: SparkSession, table: TableRef, moment: int | str | None = None) -> DataFrame:
+        if self.is_native:
+            return delta_native.rows_of(spark, self._local(table), moment)
         reader = spark.read.format("delta")
         if moment is not None:
             reader = reader.option("versionAsOf" if isinstance(moment, int) else "timestampAsOf", moment)
         return reader.load(self._path(table))
 
     def has_rows(self, spark: SparkSession, table: TableRef) -> bool:
+        if self.is_native:
+            return bool(delta_native.opened(self._local(table)).file_uris())
         return bool(spark.sql(f"DESCRIBE DETAIL {self.name_of(table)}").collect()[0]["numFiles"])
 
     def change_schema(self, spark: SparkSession, statement: str) -> None:
@@ -102,6 +129,47 @@ class DeltaBackend(LakeBackend):
         if _UNFIT_FOR_PARQUET.search(column.rpartition("`")[0]):
             spark.sql(f"{table} SET TBLPROPERTIES ({_NAME_MAPPING})")
         spark.sql(statement)
+
+    def change_table(self, spark: SparkSession, plan: BatchPlan) -> None:
+        if self.is_native:
+            delta_native.change(self._local(plan.table), plan.ddl.changes, plan.target.files.partition_by or ())
+        else:
+            super().change_table(spark, plan)
+
+    def carry_out(
+        self,
+        spark: SparkSession,
+        plan: BatchPlan,
+        run: OpenedRun,
+        statement: Statement,
+        commit: Commit,
+        version: int | None,
+    ) -> None:
+        if not self.is_native:
+            return super().carry_out(spark, plan, run, statement, commit, version)
+        assert statement.write is not None and isinstance(self.store, LocalStore)
+        place = f"{self._staging_root(run.pipeline)}/{file_name(run.run_id)}-rows"
+        try:
+            self._written(spark.sql(statement.write.rows), place)
+            files = [self.store.local_path(f"{place}/{file.path}") for file in self.store.visible_files(place)]
+            only_adds = plan.changes is None and statement.write.kind == "append"
+            delta_native.commit(
+                self._local(plan.table),
+                None if only_adds else version,
+                statement.write,
+                files,
+                metadata=_mark(commit.run_id),
+                application=commit.application,
+                number=commit.number,
+            )
+        finally:
+            self.store.remove_tree(place)
+
+    def storable(self, frame: DataFrame, plan: BatchPlan) -> DataFrame:
+        return held_by_folders(frame, plan.target.files.partition_by or ())
+
+    def _packed(self, rows: LandedRows, plan: BatchPlan) -> DataFrame:
+        return rows.frame if self.is_native else super()._packed(rows, plan)
 
     def commit(self, spark: SparkSession, table: TableRef, statement: str, commit: Commit) -> None:
         marks = {
@@ -136,7 +204,8 @@ class DeltaBackend(LakeBackend):
     def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
         commit = self._commit_of(table, run_id)
         assert commit is not None
-        return int(commit["operationMetrics"]["numOutputRows"])
+        metrics = commit["operationMetrics"]
+        return int(metrics["num_added_rows" if self.is_native else "numOutputRows"])
 
     def _commit_of(self, table: TableRef, run_id: str) -> Mapping[str, Any] | None:
         """What the log says about a run's commit, newest first; None when there is none."""
@@ -155,6 +224,7 @@ class S3DeltaBackend(DeltaBackend):
 
     connection_type: ClassVar[type[Connection]] = DeltaS3Connection
     needs = _NEEDS | SessionNeeds(jars=frozenset({"hadoop-aws"}))
+    goes_without_spark = False
 
     def open_store(self, connection: Connection) -> Store:
         assert isinstance(connection, DeltaS3Connection)

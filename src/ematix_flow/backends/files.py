@@ -19,6 +19,7 @@ from datetime import timezone
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ematix_flow.backends.files_books import FileBooks
+from ematix_flow.backends.files_damage import parted
 from ematix_flow.backends.files_frames import Expected, FrameFiles, partition_names
 from ematix_flow.backends.files_options import (
     EXTENSION,
@@ -37,11 +38,12 @@ from ematix_flow.backends.locks import digest
 from ematix_flow.backends.transport import mark_column, quoted
 from ematix_flow.contracts.backend import Capabilities
 from ematix_flow.contracts.crashpoints import reached
+from ematix_flow.contracts.left_out import LeftOutFile, left_out_words
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef, TableShape
 from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection, ObjectStoreS3Connection
-from ematix_flow.declare.fileformats import FileFormat, format_from_path
+from ematix_flow.declare.fileformats import TYPED_FORMATS as TYPED, FileFormat, format_from_path
 from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.target import FileOptions, TargetSpec
 from ematix_flow.errors import (
@@ -55,9 +57,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
-
-TYPED: tuple[FileFormat, ...] = ("parquet", "orc")
-"""The formats whose files say what their columns are."""
 
 FILE_BYTES = 128 * 1024 * 1024
 """How big a file may grow before a load makes a second one."""
@@ -85,6 +84,8 @@ class FilesBackend(FolderBackend):
             json_read_options=given_read_options(connection.json_read_options),
         )
         check_options(self.file_format, self.options)
+        self.goes_on_without = connection.on_corrupt_file == "quarantine"
+        self.left_out: tuple[LeftOutFile, ...] = ()
         self.books = FileBooks(self.store, self.file_format)
 
     def open_store(self, connection: Connection) -> Store:
@@ -149,8 +150,12 @@ class FilesBackend(FolderBackend):
 
     @contextmanager
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
-        """The rows of a table, of a bare prefix, or of Spark SQL over folders."""
+        """The rows of a table, of a bare prefix, or of Spark SQL over folders.
+
+        `left_out` names the files that are not among them, where the connection allows that.
+        """
         expected = Expected.of(reading)
+        self.left_out = ()
         with ExitStack() as stack:
             with self.store.explained():
                 frames = FrameFiles(spark, self.store, self.file_format, self.options)
@@ -174,18 +179,6 @@ class FilesBackend(FolderBackend):
             stack.callback(frames.spark.catalog.dropTempView, view)
         return folders.frame(frames.spark)
 
-    def estimated_bytes(self, query: SourceQuery) -> int | None:
-        if query.table is not None:
-            folder = self.folder_of(query.table)
-        elif query.sql is not None and is_prefix(query.sql):
-            folder = self._table(TableRef(None, query.sql.strip())).folder
-        else:
-            return None
-        with self.store.explained():
-            if self.store.is_file(folder):
-                return self.store.size(folder)
-            return sum(file.size for file in self.store.visible_files(folder))
-
     def _folder_frame(self, frames: FrameFiles, ref: TableRef, expected: Expected, stack: ExitStack) -> DataFrame:
         table = self._table(ref)
         if self.store.is_file(table.folder):
@@ -196,7 +189,8 @@ class FilesBackend(FolderBackend):
                     where=self.store.shown_path(table.folder),
                     fix="use a connection with the file's own format",
                 )
-            return frames.read(parent or ".", [DataFile(name, self.store.size(table.folder))], expected)
+            alone = (DataFile(name, self.store.size(table.folder)),)
+            return frames.read(parent or ".", self._sound(parent or ".", alone), expected)
         if not self.store.exists(table.folder):
             raise InvalidSource(
                 f"The source '{ref}' does not exist.",
@@ -207,7 +201,7 @@ class FilesBackend(FolderBackend):
         manifest = table.manifest()
         files = table.live_files(manifest)
         if files:
-            return frames.read(table.folder, files, expected, self._known_schema(manifest))
+            return frames.read(table.folder, self._sound(table.folder, files), expected, self._known_schema(manifest))
         if manifest is not None and manifest.schema is not None:
             return frames.empty(manifest.schema)
         others = sorted({os.path.splitext(file.path)[1] for file in self.store.visible_files(table.folder)})
@@ -218,6 +212,27 @@ class FilesBackend(FolderBackend):
             if others
             else "put files there, or check the path of the connection",
         )
+
+    def _sound(self, folder: str, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+        """The files to be read: all of them, or with `on_corrupt_file = "quarantine"` those that can be.
+
+        Raises:
+            InvalidSource: none of them can be; a load of nothing would look like a source that is empty.
+        """
+        if not self.goes_on_without:
+            return files
+        sound, damaged = parted(self.store, folder, files, self.file_format)
+        if not sound:
+            raise InvalidSource(
+                f"Of '{folder}' no file can be read. {left_out_words(damaged)}.",
+                where=self.store.shown_path(folder),
+                fix="mend or remove them",
+            )
+        if damaged:
+            known = {file.path for file in self.left_out}
+            self.left_out += tuple(file for file in damaged if file.path not in known)
+            log.warning("%s: %s; left out", self.connection.name, left_out_words(damaged))
+        return sound
 
     # ── target ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -28,6 +28,7 @@ from ematix_flow.backends.files_options import (
     read_layout,
     written_layout,
 )
+from ematix_flow.backends.files_shape import disagreement
 from ematix_flow.backends.files_store import Store
 from ematix_flow.backends.files_table import DataFile
 from ematix_flow.backends.transport import quoted
@@ -48,6 +49,8 @@ _EXACT_TEXT = (Text, String, Numeric, JSON, JSONB)
 _UNREADABLE = (".zst", ".zstd")
 _GAP_DAYS = (-141_437, -141_427)
 """5 and 15 October 1582, as days before 1970."""
+_MARKS = {b"PAR1": "Parquet", b"ORC": "ORC", b"PK\x03\x04": "a zip archive or a workbook", b"\x1f\x8b": "gzip"}
+"""How files that are not text begin."""
 _DAY_MICROS = 86_400_000_000
 
 
@@ -109,7 +112,7 @@ class FrameFiles:
             schema = StructType.fromJson(dict(known))
         else:
             reader = reader.option("mergeSchema", str(len(paths) > 1).lower())
-            with self._mended(folder):
+            with self._mended(folder, files):
                 found = reader.load(paths)
             if not partitions:
                 return found
@@ -129,17 +132,17 @@ class FrameFiles:
         return reader.options(mode="FAILFAST", **TEXT_TIMES).load(paths)
 
     @contextmanager
-    def _mended(self, folder: str) -> Iterator[None]:
+    def _mended(self, folder: str, files: Sequence[DataFile]) -> Iterator[None]:
         """Say which file cannot be read, or that files disagree; Spark says it at the end of a long report."""
         try:
             yield
         except Exception as exc:
             text = str(exc)
             where = self.store.shown_path(folder)
-            clash = re.search(r"\[CANNOT_MERGE_SCHEMAS\]\D*?(STRUCT<.*?>)\W.*?(STRUCT<.*?>)\W", text, re.DOTALL)
-            if clash:
+            if "CANNOT_MERGE_SCHEMAS" in text:
+                found = disagreement(self.file_format, self._opened(folder, files))
                 raise InvalidSource(
-                    f"The files of '{folder}' disagree about their columns: {clash[1]} and {clash[2]}.",
+                    f"The files of '{folder}' disagree about their columns{f': {found}' if found else ''}.",
                     where=where,
                     fix="give each kind of file a folder of its own, or mend those that are wrong",
                 ) from exc
@@ -151,6 +154,9 @@ class FrameFiles:
                     fix="mend or remove it",
                 ) from exc
             raise
+
+    def _opened(self, folder: str, files: Sequence[DataFile]) -> Iterator[tuple[str, IO[bytes]]]:
+        return ((file.path, self.store.open(f"{folder}/{file.path}")) for file in files)
 
     def empty(self, schema: Mapping[str, Any]) -> DataFrame:
         """No rows, in the columns a manifest remembers."""
@@ -217,10 +223,26 @@ class FrameFiles:
         try:
             return reader.option("prefersDecimal", "true").json(list(paths)).schema
         except Exception as exc:
+            if re.search(r"MALFORMED_RECORD|Malformed records", str(exc)):
+                raise self._unreadable_json(paths) from exc
             if "NEGATIVE_SCALE_DISALLOWED" not in str(exc):
                 raise
             # A number such as 1E22: Spark has no decimal for it, and stops instead of taking a double.
             return reader.option("prefersDecimal", "false").json(list(paths)).schema
+
+    def _unreadable_json(self, paths: Sequence[str]) -> InvalidSource:
+        """Which file holds a record that is no JSON; Spark does not say when it looks for types."""
+        from pyspark.sql import functions as F
+
+        # Spark refuses to look at the broken record alone, so a column that nobody has is looked at, too.
+        reader = self.spark.read.schema(f"{_CORRUPT} string, {_CORRUPT}_not string").options(mode="PERMISSIVE")
+        frame = reader.option("columnNameOfCorruptRecord", _CORRUPT).json(list(paths))
+        broken = frame.where(F.col(_CORRUPT).isNotNull()).select("_metadata.file_path", f"{_CORRUPT}_not").head(1)
+        return InvalidSource(
+            "A file of the source holds a record that is not JSON.",
+            where=str(broken[0][0]) if broken else None,
+            fix="mend or remove it",
+        )
 
     def _sampled_json_schema(self, paths: Sequence[str], limit: int) -> StructType:
         """The types of the first records. Only those are looked at: `samplingRatio` would still read every file."""
@@ -315,9 +337,23 @@ class FrameFiles:
                 fix="mend or remove it",
             ) from exc
 
+    def _refuse_binary(self, path: str, file: IO[bytes]) -> None:
+        """Any bytes would pass for text, and come out as a header that nobody declared."""
+        start = file.read(1024)
+        file.seek(0)
+        found = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
+        is_text = b"\0" not in start  # a header may begin with such letters, too
+        if found is not None and not is_text and not (found == "gzip" and path.lower().endswith(".gz")):
+            raise InvalidSource(
+                f"'{path}' holds {found}, not {self.file_format}.",
+                where=self.store.shown_path(path),
+                fix="use a connection with the file's own format, or give it its right name",
+            )
+
     def _first_record(self, path: str, layout: CsvLayout) -> list[str]:
         if not path.lower().endswith((".snappy", ".lz4")):
             with self._unpacked(path), self.store.open(path) as file, _as_text(path, file) as text:
+                self._refuse_binary(path, file)
                 lines: Iterator[str] = text
                 if layout.comment is not None:
                     mark = layout.comment
@@ -360,6 +396,7 @@ class FrameFiles:
         from pyspark.sql.types import BinaryType, StringType
 
         types = {f.name: f.dataType for f in frame.schema.fields}
+        frame = held_by_folders(frame, self.options.partition_by or ())
         if self.file_format == "orc":
             return frame.select([_held_by_orc(name, types[name]).alias(name) for name in names])
         if self.file_format != "csv":
@@ -387,6 +424,28 @@ _PARQUET_OPTIONS = {
     "parquet.column.statistics.enabled#_batch_id": "false",
     "parquet.size.statistics.enabled": "false",
 }
+
+
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+
+
+def held_by_folders(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
+    """Rows of which some columns become names of folders: an empty text would come back as NULL, so it is refused."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType
+
+    texts = {field.name for field in frame.schema.fields if isinstance(field.dataType, StringType)}
+    checked = {}
+    for name in texts.intersection(partition_by):
+        column = F.col(quoted(name))
+        message = refusals.unfit_because(
+            f"Column '{name}' has an empty text, and partition_by= makes folders of its values: it would become NULL.",
+            column=name,
+            fix="give it a value, make it NULL, or partition by another column",
+        )
+        lost = column.isin("", _NULL_FOLDER)
+        checked[name] = F.when(lost, F.raise_error(F.lit(message)).cast("string")).otherwise(column)
+    return frame.withColumns(checked) if checked else frame
 
 
 def _held_by_orc(name: str, data_type: DataType) -> Column:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+from ematix_flow.backends.files_damage import DamagedFile, footer
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.columns import (
     BigInt,
@@ -27,7 +29,7 @@ from ematix_flow.declare.columns import (
     TimestampTZ,
 )
 from ematix_flow.declare.fileformats import FileFormat
-from ematix_flow.errors import IncompatibleSchema, InvalidSource, MissingDriver
+from ematix_flow.errors import IncompatibleSchema, InvalidSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,6 +76,33 @@ def footer_schema(table: str, file_format: FileFormat, files: Iterable[tuple[str
         fields = [_field(f.name, _arrow_type(f.type, file_format)) for f in arrow]
         schema = joined(schema, {"type": "struct", "fields": fields}, table)
     return schema, has_rows
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A column that two files have in two types that no reader brings together; each with the file it is from."""
+
+    column: str
+    one: tuple[str, str]
+    other: tuple[str, str]
+
+    def __str__(self) -> str:
+        (kind, file), (another, elsewhere) = self.one, self.other
+        return f"column '{self.column}' is {kind} in '{file}' and {another} in '{elsewhere}'"
+
+
+def disagreement(file_format: FileFormat, files: Iterable[tuple[str, IO[bytes]]]) -> Disagreement | None:
+    """The first column that files have in two types, by their footers; None when only Spark sees a difference."""
+    known: dict[str, tuple[str, str]] = {}
+    for name, file in files:
+        with file:
+            arrow, _ = _footer(name, file_format, name, file)
+        for field in arrow:
+            here = (_arrow_type(field.type, file_format), name)
+            there = known.setdefault(field.name, here)
+            if there[0] != here[0]:
+                return Disagreement(field.name, there, here)
+    return None
 
 
 def readable(schema: Schema | None) -> bool:
@@ -141,18 +170,11 @@ def _field(name: str, spark: str) -> dict[str, Any]:
 
 def _footer(table: str, file_format: FileFormat, name: str, opened: IO[bytes]) -> tuple[pa.Schema, int]:
     try:
-        import pyarrow as pa
-        from pyarrow import orc, parquet
-    except ImportError:
-        raise MissingDriver("Describing files needs 'pyarrow'.", fix='pip install "ematix-flow[spark]"') from None
-    try:
-        if file_format == "parquet":
-            with parquet.ParquetFile(opened) as file:
-                return file.schema_arrow, file.metadata.num_rows
-        stripes = orc.ORCFile(opened)
-        return stripes.schema, stripes.nrows
-    except pa.ArrowInvalid:
-        raise InvalidSource(f"A file of '{table}' is not {file_format}.", where=name, fix="remove or mend it") from None
+        return footer(file_format, opened)
+    except DamagedFile as exc:
+        raise InvalidSource(
+            f"A file of '{table}' is not {file_format}, or is damaged: {exc}.", where=name, fix="remove or mend it"
+        ) from None
 
 
 def _arrow_type(arrow: pa.DataType, file_format: FileFormat) -> str:

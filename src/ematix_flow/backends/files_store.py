@@ -5,6 +5,7 @@ Rows never pass through here: Spark reads and writes them by path. Buckets are i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -19,10 +20,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from ematix_flow.contracts.backend import Health
-from ematix_flow.errors import ConnectionFailed
+from ematix_flow.errors import ConnectionFailed, RouteImpossible, StatementFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameWriter, SparkSession
+
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -277,11 +281,15 @@ class LocalStore:
         full = self.local_path(path)
         os.makedirs(os.path.dirname(full), exist_ok=True)
         scratch = os.path.join(os.path.dirname(full), f".{uuid.uuid4().hex}.tmp")
-        with open(scratch, "w", encoding="utf-8") as file:
-            file.write(json.dumps(content, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, full)
+        try:
+            with open(scratch, "w", encoding="utf-8") as file:
+                file.write(json.dumps(content, ensure_ascii=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(scratch, full)
+        except OSError:  # a full disk must not get fuller
+            Path(scratch).unlink(missing_ok=True)
+            raise
         _sync_folder(os.path.dirname(full))
 
     def replace_json(self, path: str, content: Any, version: str | None) -> None:
@@ -346,6 +354,12 @@ class LocalStore:
         try:
             yield
         except OSError as exc:
+            if exc.errno in _NO_SPACE:
+                raise StatementFailed(
+                    "The disk is full; the files that were there are as they were.",
+                    where=str(exc.filename or self.root),
+                    fix="make room and run it again",
+                ) from exc
             reason = exc.strerror or type(exc).__name__
             raise ConnectionFailed(
                 f"The folder cannot be used: {reason}.",
@@ -382,3 +396,20 @@ def _sync_folder(folder: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+_PATTERN = re.compile(r"[\[\]{}*?%\\]")
+
+
+def require_no_pattern(path: str) -> None:
+    """Refuse a folder that the native engine takes for a pattern: it would find nothing there, and say nothing.
+
+    Raises:
+        RouteImpossible: it has such a character.
+    """
+    if found := _PATTERN.search(path):
+        raise RouteImpossible(
+            f"The native engine cannot work in a folder with {found[0]!r} in its name.",
+            where=path,
+            fix="another folder, or engine='spark' on this pipeline",
+        )

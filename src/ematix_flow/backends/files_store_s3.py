@@ -108,11 +108,12 @@ class S3Store:
         """Tell the session where the bucket is and who asks; Spark hands its settings on to each query.
 
         Raises:
-            StoreRefused: the bucket cannot be reached; Spark would find that out later, and slower.
+            ConnectionFailed: the bucket cannot be reached; Spark would find that out later, and slower.
             InvalidPlan: Spark knows a bucket of this name at another place, or by another login.
         """
         if not self._is_reached:
-            self._list(self.key(""), at_most=1)
+            with self.explained():
+                self._list(self.key(""), at_most=1)
             self._is_reached = True
         application = str(spark.conf.get("spark.app.id", "") or "")
         mark = hashlib.sha256("\n".join([self.endpoint, self.region, *self._login]).encode()).hexdigest()
@@ -200,9 +201,11 @@ class S3Store:
                 found: Mapping[str, Any] = client.head_object(Bucket=self.bucket, Key=self.key(path))
                 return found
             except client.exceptions.ClientError as exc:
-                if code_of(exc) not in _ABSENT:
-                    raise
-        return None
+                if code_of(exc) in _ABSENT:
+                    return None
+                if code_of(exc) == "403":  # without a reason, as HEAD has no body; a wrong login says so to a listing
+                    self._list(self.key(""), at_most=1)
+                raise
 
     def visible_files(self, folder: str) -> list[StoredFile]:
         """Every object below a folder, sorted; a '_' or '.' where a name begins hides it, and all below it."""

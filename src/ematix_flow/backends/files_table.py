@@ -118,7 +118,12 @@ class TableFolder:
         """The files that count: those of the manifest, or all of the format where we never wrote."""
         present = self._files_of_format()
         if manifest is None:
-            return present
+            intent = self.store.read_json(self._intent_path)
+            manifest = self.manifest()
+            if manifest is None:  # files of a first publish that was not committed do not count yet
+                uncommitted = set(intent["adds"]) if intent is not None else set()
+                return tuple(file for file in present if file.path not in uncommitted)
+            present = self._files_of_format()  # it was committed while we looked
         known = {file.path for file in present}
         gone = [file.path for file in manifest.files if file.path not in known]
         if gone:

@@ -8,13 +8,15 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Any
 
-from ematix_flow.backends.files_options import unfit_name
+from ematix_flow.backends.files_options import prefix_segments, unfit_name
+from ematix_flow.backends.files_sql import folder_query, is_prefix
 from ematix_flow.backends.files_store import LocalStore, Store
 from ematix_flow.backends.json_books import JsonBooks
 from ematix_flow.contracts.backend import Backend, Health
-from ematix_flow.contracts.plans import OpenedRun
+from ematix_flow.contracts.plans import OpenedRun, SourceQuery
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.connection import Connection
+from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import InvalidDeclaration, InvalidIdentifier
 
@@ -52,6 +54,32 @@ class FolderBackend(Backend):
             raise InvalidDeclaration(
                 f"partition_by= names every column of {target.table}.", fix="leave one in the files"
             )
+
+    # ── size ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def estimated_bytes(self, query: SourceQuery, dialect: SqlDialect = "spark") -> int | None:
+        with self.store.explained():
+            return sum(map(self._bytes_in, self.folders_of(query, dialect))) or None
+
+    def folders_of(self, query: SourceQuery, dialect: SqlDialect) -> list[str]:
+        """The folders that a query reads."""
+        if query.table is not None:
+            return [self.folder_of(query.table)]
+        if query.sql is None:
+            return []
+        if is_prefix(query.sql):
+            return [self.folder_named(query.sql.strip())]
+        tables = folder_query(query.sql, dialect).views.values()
+        return [self.folder_of(table) if table.schema else self.folder_named(table.name) for table in tables]
+
+    def folder_named(self, name: str) -> str:
+        """The folder that a query calls by one name."""
+        return "/".join(prefix_segments(name))
+
+    def _bytes_in(self, folder: str) -> int:
+        if self.store.is_file(folder):
+            return self.store.size(folder)
+        return sum(file.size for file in self.store.visible_files(folder))
 
     # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

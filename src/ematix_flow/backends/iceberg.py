@@ -157,8 +157,10 @@ class IcebergBackend(LakeBackend):
         return self.frame(spark, table)
 
     def has_rows(self, spark: SparkSession, table: TableRef) -> bool:
-        snapshots = f"{self.name_of(table)}.snapshots"
-        newest = f"SELECT summary FROM {snapshots} WHERE snapshot_id = {self.version(spark, table)}"
+        version = self.version(spark, table)
+        if version is None:
+            return False
+        newest = f"SELECT summary FROM {self.name_of(table)}.snapshots WHERE snapshot_id = {version}"
         found = spark.sql(newest).collect()
         return bool(found) and int(found[0][0].get("total-records", "1")) > 0
 

@@ -28,7 +28,7 @@ from ematix_flow.backends.sql import require_rows, unmet
 from ematix_flow.backends.transport import mark_column, quoted
 from ematix_flow.contracts.backend import Capabilities
 from ematix_flow.contracts.crashpoints import reached
-from ematix_flow.contracts.dialect import LANDED, SCRATCH
+from ematix_flow.contracts.dialect import LANDED, SCRATCH, TOUCHED
 from ematix_flow.contracts.plans import (
     BatchPlan,
     Landed,
@@ -46,6 +46,7 @@ from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import (
     InvalidPlan,
     InvalidSource,
+    RouteImpossible,
     WriteConflict,
 )
 
@@ -92,6 +93,8 @@ class LakeBackend(FolderBackend):
     capabilities = Capabilities(modes=frozenset({"append", "truncate", "merge", "scd1", "scd2"}))
     system: ClassVar[str]
     dialect_type: ClassVar[type[LakeDialect]]
+    goes_without_spark: ClassVar[bool] = False
+    """Whether the native engine can have these tables."""
     gathers_partitions: ClassVar[bool] = False
     """Whether these tables bring the rows of a partition together by themselves when they are written."""
     books: LakeBooks
@@ -101,19 +104,26 @@ class LakeBackend(FolderBackend):
         self.books = LakeBooks(self.store, lambda table, run_id: self.is_committed(self.spark(), table, run_id))
         self._dialect = self.dialect_type(self.system, self.name_of)
         self._session: Callable[[], SparkSession] | None = None
+        self.is_native = False
 
     @property
     def dialect(self) -> LakeDialect:
         return self._dialect
 
-    def use_spark(self, session: Callable[[], SparkSession]) -> None:
+    def use_spark(self, session: Callable[[], SparkSession], *, native: bool = False) -> None:
         """Where to get a session when one is needed outside of a load's own work."""
         self._session = session
+        self.is_native = self._dialect.holds_left = native
 
     def spark(self) -> SparkSession:
         """The session."""
         if self._session is None:
             raise InvalidPlan(f"{self.system} tables of '{self.connection.name}' need Spark here, and there is none.")
+        if self.is_native and not self.goes_without_spark:
+            raise RouteImpossible(
+                f"The native engine has no connector for {self.connection.kind}.",
+                fix="engine='spark' on this pipeline, and run it in a process of its own",
+            )
         return self._session()
 
     # ── what each kind of table knows ────────────────────────────────────────────────────────────────────────────────
@@ -174,6 +184,23 @@ class LakeBackend(FolderBackend):
         """Create or alter a table."""
         spark.sql(statement)
 
+    def change_table(self, spark: SparkSession, plan: BatchPlan) -> None:
+        """Bring the table into the form that the plan wants."""
+        for statement in plan.ddl.statements:
+            self.change_schema(spark, statement.sql)
+
+    def carry_out(
+        self,
+        spark: SparkSession,
+        plan: BatchPlan,
+        run: OpenedRun,
+        statement: Statement,
+        commit: Commit,
+        version: int | None,
+    ) -> None:
+        """Make the load's one commit; `version` is that of the table for which the statement was worked out."""
+        self.commit(spark, plan.table, statement.sql, commit)
+
     # ── every backend ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def check_target(self, target: TargetSpec) -> None:
@@ -208,9 +235,11 @@ class LakeBackend(FolderBackend):
     @contextmanager
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> Iterator[DataFrame]:
         """The rows of a table, or of Spark SQL over tables, each pinned to the version it has now."""
-        self.prepare(spark)
         with ExitStack() as stack:
-            yield self._query_frame(spark, query, stack, reading.dialect)
+            with self.store.explained():
+                self.prepare(spark)
+                frame = self._query_frame(spark, query, stack, reading.dialect)
+            yield frame
 
     def _query_frame(self, spark: SparkSession, query: SourceQuery, stack: ExitStack, dialect: SqlDialect) -> DataFrame:
         if query.table is not None:
@@ -225,6 +254,9 @@ class LakeBackend(FolderBackend):
             self._table_frame(spark, table, tables.moments.get(view)).createOrReplaceTempView(view)
             stack.callback(spark.catalog.dropTempView, view)
         return tables.frame(spark)
+
+    def folder_named(self, name: str) -> str:
+        return self.folder_of(self._named(name))
 
     def _named(self, text: str) -> TableRef:
         parts = prefix_segments(text) if "/" in text else text.split(".")
@@ -249,6 +281,7 @@ class LakeBackend(FolderBackend):
         They cannot when their mark is wanted beforehand, or when the table must change first: it does so only for rows
         that are known to be good.
         """
+        frame = self.storable(frame, plan)
         only_adds = plan.changes is None and not plan.ddl.statements
         if only_adds and plan.watermark is None and run.logical_run != "dry-run":
             return Landed(LandedRows(frame, None), rows=None)
@@ -266,6 +299,10 @@ class LakeBackend(FolderBackend):
             self.store.remove_tree(place)
             raise
         return Landed(LandedRows(landed, place), found["rows"], found["mark"] if plan.watermark else None)
+
+    def storable(self, frame: DataFrame, plan: BatchPlan) -> DataFrame:
+        """The rows; one with a value that the table would give back as another stops the load."""
+        return frame
 
     def _written(self, frame: DataFrame, place: str) -> DataFrame:
         """The rows, now in files of that place."""
@@ -305,8 +342,7 @@ class LakeBackend(FolderBackend):
                 return SettleReport(rows=0, replayed=True)
             self.books.require_current(run, known.generation)
             self._verified(spark, plan, landed)
-            for statement in plan.ddl.statements:
-                self.change_schema(spark, statement.sql)
+            self.change_table(spark, plan)
             if plan.changes is None:
                 self._view(stack, self._packed(rows, plan), LANDED, plan.run_id)
             mark = Commit(self.books.application(run.pipeline), run.generation + 1, run.run_id)
@@ -340,7 +376,7 @@ class LakeBackend(FolderBackend):
         if work.statement is not None:
             if plan.changes is not None and self.version(spark, plan.table) != version:
                 raise WriteConflict(f"{plan.table} changed while its changes were worked out.")
-            self.commit(spark, plan.table, work.statement.sql, mark)
+            self.carry_out(spark, plan, run, work.statement, mark, version)
             reached("committed")
             if work.report is None:
                 written = self.rows_written(spark, plan.table, run.run_id)
@@ -362,11 +398,14 @@ class LakeBackend(FolderBackend):
             nothing = landed.rows == 0 and plan.target.mode == "append"
             report = SettleReport(landed.rows, inserted=landed.rows, watermark=landed.watermark)
             return Work(None if nothing else plan.statements[-1], report)
+        if plan.changes.fill and plan.ddl.action == "create" and landed.rows and not self.has_rows(spark, plan.table):
+            self._view(stack, self._packed(landed.handle, plan), LANDED, plan.run_id)
+            return Work(plan.changes.fill, SettleReport(landed.rows, landed.rows, watermark=landed.watermark))
         changes, changed, report = self._counted(stack, self.current(spark, plan.table), plan, landed, version)
-        only_new = changed == report.inserted and not report.closed
-        if only_new:
+        statement = plan.changes.least(changed, report)
+        if statement is plan.changes.insert:
             self._view(stack, self._packed(changes, plan), SCRATCH, plan.run_id)
-        return Work((plan.changes.insert if only_new else plan.changes.apply) if changed else None, report)
+        return Work(statement, report)
 
     def _counted(
         self, stack: ExitStack, stored: DataFrame, plan: BatchPlan, landed: Landed, version: int | None
@@ -378,6 +417,10 @@ class LakeBackend(FolderBackend):
         assert plan.changes is not None
         spark = stored.sparkSession
         self._view(stack, stored, STORED, plan.run_id)
+        if plan.changes.touched is not None:
+            place = f"{landed.handle.place}-touched-{version}"
+            stack.callback(self.store.remove_tree, place)
+            self._view(stack, self._written(spark.sql(plan.changes.touched.sql), place), TOUCHED, plan.run_id)
         place = f"{landed.handle.place}-changes-{version}"
         stack.callback(self.store.remove_tree, place)
         changes = LandedRows(self._written(spark.sql(plan.changes.query.sql), place), place)
@@ -432,7 +475,13 @@ class LakeBackend(FolderBackend):
     def _view(self, stack: ExitStack, frame: DataFrame, name: str, run_id: str) -> None:
         view = self.dialect.relation(name, run_id).strip("`")
         frame.createOrReplaceTempView(view)
-        stack.callback(frame.sparkSession.catalog.dropTempView, view)
+        stack.callback(self._drop_view, frame.sparkSession, view)
+
+    def _drop_view(self, spark: SparkSession, view: str) -> None:
+        if self.is_native:  # a view of that name may have been dropped already, which is an error to it
+            spark.sql(f"DROP VIEW IF EXISTS {quoted(view)}")
+        else:
+            spark.catalog.dropTempView(view)
 
     @contextmanager
     def turn(self, table: TableRef) -> Iterator[None]:

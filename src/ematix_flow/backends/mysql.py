@@ -446,9 +446,15 @@ class MysqlBackend(SqlBackend):
     def lease(self, pipeline: str) -> Iterator[None]:
         with self.session() as db:
             # A session lock: the server frees it when this process ends, however it ends.
-            if db.execute(f"SELECT GET_LOCK('{_lock_name(digest(pipeline))}', 0)").fetchone()[0] != 1:
+            name = _lock_name(digest(pipeline))
+            if db.execute(f"SELECT GET_LOCK('{name}', 0)").fetchone()[0] != 1:
                 raise self.under_way(pipeline)
-            yield
+            try:
+                yield
+            finally:
+                # The server takes a moment to notice that a session has ended, and the next run may come sooner.
+                with suppress(Exception):  # a connection that broke has given the lock back
+                    db.execute(f"SELECT RELEASE_LOCK('{name}')")
 
     def clean_up_after_dead_runs(self, pipeline: str) -> None:
         import pymysql
@@ -469,6 +475,8 @@ class MysqlBackend(SqlBackend):
                 db.execute("SET SESSION lock_wait_timeout = 5")
                 with suppress(pymysql.Error):  # somebody still reads it: a later run removes it
                     db.execute(f"DROP TABLE IF EXISTS {table}")
+                if owner != mine:
+                    db.execute(f"SELECT RELEASE_LOCK('{_lock_name(owner)}')")
 
 
 def _staging(run: OpenedRun) -> TableRef:

@@ -21,6 +21,7 @@ from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.columns import JSON, JSONB, UUID, Text
 from ematix_flow.declare.connection import Connection, PostgresConnection
 from ematix_flow.declare.redaction import scrub
+from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.errors import (
     ConnectionFailed,
     DuplicateKeys,
@@ -195,7 +196,7 @@ class PostgresBackend(SqlBackend):
             queries = postgres_ranges.split(sql, keeper)
             yield postgres_arrow.frame(spark, self.url, snapshot, queries, shapes, reading)
 
-    def estimated_bytes(self, query: SourceQuery) -> int | None:
+    def estimated_bytes(self, query: SourceQuery, dialect: SqlDialect = "spark") -> int | None:
         with self.session() as db:
             whole = db.execute(f"EXPLAIN (FORMAT JSON) {self.sql_of(query)}").fetchone()[0][0]["Plan"]
         return int(whole["Plan Rows"]) * int(whole["Plan Width"])
@@ -330,9 +331,15 @@ class PostgresBackend(SqlBackend):
     def lease(self, pipeline: str) -> Iterator[None]:
         with self.session() as db:
             # A session lock: the server frees it when this process ends, however it ends.
-            if not db.execute(f"SELECT pg_try_advisory_lock({_lock_number(digest(pipeline))})").fetchone()[0]:
+            number = _lock_number(digest(pipeline))
+            if not db.execute(f"SELECT pg_try_advisory_lock({number})").fetchone()[0]:
                 raise self.under_way(pipeline)
-            yield
+            try:
+                yield
+            finally:
+                # The server takes a moment to notice that a session has ended, and the next run may come sooner.
+                with suppress(Exception):  # a connection that broke has given the lock back
+                    db.execute(f"SELECT pg_advisory_unlock({number})")
 
     def clean_up_after_dead_runs(self, pipeline: str) -> None:
         mine = digest(pipeline)

@@ -23,6 +23,7 @@ from ematix_flow.contracts.plans import (
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.connection import Connection
+from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.target import Mode, TargetSpec
 from ematix_flow.errors import InvalidPlan
 
@@ -95,8 +96,8 @@ class Backend(ABC):
     def read(self, spark: SparkSession, query: SourceQuery, reading: Reading) -> AbstractContextManager[DataFrame]:
         """The rows of a query as a DataFrame, consistent across its partitions, for as long as the context is open."""
 
-    def estimated_bytes(self, query: SourceQuery) -> int | None:
-        """About how much a query reads, if that can be told at once."""
+    def estimated_bytes(self, query: SourceQuery, dialect: SqlDialect = "spark") -> int | None:
+        """About how much a query reads, if that can be told at once. `dialect` is for SQL that Spark runs."""
         return None
 
     def close(self) -> None:  # noqa: B027 - most backends hold nothing between calls
@@ -107,8 +108,8 @@ class Backend(ABC):
 class RunsOnSpark(Protocol):
     """A system without an engine of its own: Spark describes its tables, too."""
 
-    def use_spark(self, session: Callable[[], SparkSession]) -> None:
-        """Where to get a session, should one be needed outside of a load's own work."""
+    def use_spark(self, session: Callable[[], SparkSession], *, native: bool = False) -> None:
+        """Where to get a session, should one be needed outside of a load's own work; whether it is a native one."""
         ...
 
 

@@ -15,6 +15,9 @@ from ematix_flow.errors import InvalidIdentifier
 LANDED = "ematix_flow_landed"
 """The one relation every mode reads: the rows of this load, beside the target, in the declared columns and types."""
 
+TOUCHED = "ematix_flow_touched"
+"""The stored rows whose keys have landed, written down where looking them up again and again would be slow."""
+
 SCRATCH = "ematix_flow_versions"
 """The temporary table in which scd2 keeps the resolved versions of the affected keys."""
 
@@ -48,6 +51,8 @@ class Dialect(ABC):
     """Whether every statement is a commit of its own, so that a load must be one statement."""
     has_engine: ClassVar[bool] = True
     """Whether statements run in the system itself; otherwise Spark runs them."""
+    holds_left: bool = False
+    """Whether joins hold their left side in memory however large it is, so that the smaller one must be named first."""
 
     def quote(self, name: str) -> str:
         """A name as an identifier, whatever characters it holds.
@@ -138,7 +143,7 @@ class Dialect(ABC):
         return f"CREATE SCHEMA IF NOT EXISTS {self.quote(schema)}"
 
     def relation(self, name: str, run_id: str) -> str:
-        """One of the run's own relations (`LANDED`, `SCRATCH`) as statements name it."""
+        """One of the run's own relations (`LANDED`, `TOUCHED`, `SCRATCH`) as statements name it."""
         return self.quote(name)
 
     def stored(self, ref: TableRef, run_id: str) -> str:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from ematix_flow.contracts.left_out import LeftOutFile
 from ematix_flow.contracts.shapes import TableRef, TableShape
+from ematix_flow.contracts.table_writes import TableChange, TableWrite
 from ematix_flow.declare.columns import ColumnType
 from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.steps import RowStep
@@ -34,11 +36,15 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Statement:
-    """One SQL statement of a plan. Its row count is added to `counts`, when it has one."""
+    """One SQL statement of a plan. Its row count is added to `counts`, when it has one.
+
+    `write` says the same as data, for lake tables that are written without SQL.
+    """
 
     sql: str
     counts: Counter | None = None
     why: str = ""
+    write: TableWrite | None = None
 
 
 CheckKind = Literal["null", "too_long", "null_key", "null_event_time", "duplicate_keys", "duplicate_events", "late"]
@@ -86,12 +92,13 @@ class Route:
 
 @dataclass(frozen=True)
 class DdlPlan:
-    """What the declared table needs that the live one lacks."""
+    """What the declared table needs that the live one lacks; `changes` are the statements as data."""
 
     action: Literal["create", "match", "evolve", "warn"]
     statements: tuple[Statement, ...] = ()
     differences: tuple[str, ...] = ()
     missing_columns: tuple[str, ...] = ()
+    changes: tuple[TableChange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,14 +122,28 @@ class Lane:
 class ChangeSet:
     """A load into a table whose every statement is a commit: what changes, worked out first, then applied by one.
 
-    `query` gives the rows that differ, each with what is to be done about it; `counts` sums them up as (all, inserted,
-    updated, closed, deleted). `apply` does it; `insert` does the same when there is nothing but new rows.
+    `touched` looks up what `query` needs of the stored rows (None when it looks at them only once). `query` gives the
+    rows that differ, each with what is to be done about it; `counts` sums them up as (all, inserted, updated, closed,
+    deleted). `apply` does it, whatever it is. The others do the same with less work: `alter` when there are no new rows
+    (None when stored rows are never altered), `insert` when there is nothing else, and `fill` puts what landed into a
+    table without rows, where nothing needs to be worked out (None when it must be anyway).
     """
 
+    touched: Statement | None
     query: Statement
     counts: str
     apply: Statement
+    alter: Statement | None
     insert: Statement
+    fill: Statement | None
+
+    def least(self, changed: int, report: SettleReport) -> Statement | None:
+        """The statement that does what was counted with the least work; None when there is nothing to do."""
+        if not changed:
+            return None
+        if changed == report.inserted and not report.closed:
+            return self.insert
+        return self.apply if report.inserted else self.alter or self.apply
 
 
 @dataclass(frozen=True)
@@ -234,7 +255,7 @@ class Landed:
 
 @dataclass(frozen=True)
 class SettleReport:
-    """What a settling transaction did."""
+    """What a settling transaction did. `left_out` are files of the source whose rows are not in it."""
 
     rows: int
     inserted: int = 0
@@ -243,6 +264,7 @@ class SettleReport:
     deleted: int = 0
     watermark: str | None = None
     replayed: bool = False
+    left_out: tuple[LeftOutFile, ...] = ()
 
     @property
     def unchanged(self) -> int:

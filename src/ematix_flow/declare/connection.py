@@ -107,6 +107,7 @@ class ObjectStoreLocalConnection(HoldsFiles, FolderConnection):
     format: str = ""
     csv_read_options: Mapping[str, Any] | None = None
     json_read_options: Mapping[str, Any] | None = None
+    on_corrupt_file: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,6 +131,7 @@ class ObjectStoreS3Connection(HoldsFiles, Connection):
     format: str = ""
     csv_read_options: Mapping[str, Any] | None = None
     json_read_options: Mapping[str, Any] | None = None
+    on_corrupt_file: str | None = None
 
 
 # ── logs, queues and their registries ────────────────────────────────────────────────────────────────────────────────

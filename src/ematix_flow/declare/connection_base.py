@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeVar
 from urllib.parse import quote
 
-from ematix_flow.declare.fileformats import FILE_FORMATS
+from ematix_flow.declare.fileformats import FILE_FORMATS, ON_CORRUPT_FILE, TYPED_FORMATS
 from ematix_flow.declare.redaction import (
     REDACTED,
     STARS,
@@ -284,10 +284,16 @@ class HoldsFiles(Connection):
     format: str
     csv_read_options: Mapping[str, Any] | None
     json_read_options: Mapping[str, Any] | None
+    on_corrupt_file: str | None
 
     def identity(self) -> str:
         # The same folder read in two ways is two sources.
-        said = (("format", self.format), ("csv", self.csv_read_options), ("json", self.json_read_options))
+        said = (
+            ("format", self.format),
+            ("csv", self.csv_read_options),
+            ("json", self.json_read_options),
+            ("on_corrupt_file", self.on_corrupt_file if self.on_corrupt_file == "quarantine" else None),
+        )
         return " ".join([super().identity(), *(f"{name}={value}" for name, value in said if value)])
 
     def _check_together(self) -> None:
@@ -296,6 +302,19 @@ class HoldsFiles(Connection):
                 f"format '{self.format}' is unknown; known are {listed(FILE_FORMATS)}",
                 fix=closest(self.format, FILE_FORMATS),
             )
+        asked = self.on_corrupt_file
+        if asked is not None and "${" not in asked:
+            if asked not in ON_CORRUPT_FILE:
+                self.refuse(
+                    f"on_corrupt_file '{asked}' is unknown; known are {listed(ON_CORRUPT_FILE)}",
+                    fix=closest(asked, ON_CORRUPT_FILE),
+                )
+            if asked == "quarantine" and "${" not in self.format and self.format not in TYPED_FORMATS:
+                self.refuse(
+                    f"on_corrupt_file 'quarantine' is for {listed(TYPED_FORMATS)} files; whether a {self.format} file "
+                    "can be read shows only when it is read to its end, and half of one is never loaded",
+                    fix="leave it out, or keep the files as Parquet",
+                )
 
 
 def field_hint(name: str, known: list[str]) -> str:

@@ -8,6 +8,13 @@ from typing import Literal, get_args
 FileFormat = Literal["parquet", "csv", "json_lines", "orc"]
 FILE_FORMATS: tuple[FileFormat, ...] = get_args(FileFormat)
 
+TYPED_FORMATS: tuple[FileFormat, ...] = ("parquet", "orc")
+"""The formats whose files say at their end what they hold."""
+
+OnCorruptFile = Literal["fail", "quarantine"]
+ON_CORRUPT_FILE: tuple[OnCorruptFile, ...] = get_args(OnCorruptFile)
+"""What becomes of a load when a file of its source cannot be read: it stops, or goes on without that file."""
+
 EXTENSIONS: dict[str, FileFormat] = {
     ".parquet": "parquet",
     ".pq": "parquet",

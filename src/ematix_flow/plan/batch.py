@@ -33,7 +33,7 @@ from ematix_flow.plan.expressions import ColumnExpr, NotPushable, compile_column
 from ematix_flow.plan.file_drift import plan_file_drift
 from ematix_flow.plan.history import events_table
 from ematix_flow.plan.lanes import choose_lane
-from ematix_flow.plan.native import against_native
+from ematix_flow.plan.native import against_native, against_native_target
 from ematix_flow.plan.route import choose_route
 from ematix_flow.plan.strategies import Load, landed_profile, mode_checks, mode_statements
 
@@ -94,7 +94,8 @@ def plan_load(
     projection = _Projection(target, columns, source, query)
     landing, obstacles = _pushed_down(spec, projection, sink, watermark)
     ends = ((source.kind, source.file_format), (sink.kind, sink.file_format))
-    route = choose_route(spec.engine, obstacles, mover=spec.mover, against_native=against_native(*ends))
+    against = [*against_native(*ends), *against_native_target(sink.kind, target, ddl)]
+    route = choose_route(spec.engine, obstacles, mover=spec.mover, against_native=against)
     reading = None if route.engine == "pushdown" else _reading(spec, projection, watermark)
     keys, keys_reason = target.resolved_keys() if target.is_merge or target.is_versioned else ((), "")
     compare, compare_reason = target.resolved_compare_columns() if keys else ((), "")

@@ -7,12 +7,16 @@ versions as `history.py`.
 
 from __future__ import annotations
 
-from ematix_flow.contracts.dialect import SCRATCH
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ematix_flow.contracts.dialect import SCRATCH, TOUCHED
 from ematix_flow.contracts.plans import ChangeSet, Statement
+from ematix_flow.contracts.table_writes import MergeClause, TableWrite
 from ematix_flow.declare.columns import TimestampTZ
 from ematix_flow.errors import InvalidPlan
 from ematix_flow.plan.history import RANK, Words, resolved_versions
-from ematix_flow.plan.strategies import Load, changed_condition, written_columns
+from ematix_flow.plan.strategies import Load, changed_condition, insert_all, rows_to_write, written_columns
 
 # Columns of a change beside the declared ones; no declared name begins like these.
 _ACTION = "__flow_action"
@@ -71,7 +75,7 @@ def _merge(load: Load) -> ChangeSet:
     columns = dialect.columns(load.names, "s")
     query = (
         f"SELECT {columns}, {action} AS {_ACTION}, {counts} "
-        f"FROM {load.landed_sql} AS s LEFT JOIN {load.stored_sql} AS t ON {match} WHERE {wanted} "
+        f"FROM {load.landed_sql} AS s LEFT JOIN ({_stored_of_landed_keys(load, keys)}) AS t ON {match} WHERE {wanted} "
         f"GROUP BY {columns}, {action}"
     )
     if target.handle_deletes == "hard":
@@ -80,13 +84,25 @@ def _merge(load: Load) -> ChangeSet:
             f" UNION ALL SELECT {gone}, 'delete', {_flags(deleted='1')} FROM {load.stored_sql} AS t "
             f"WHERE NOT EXISTS (SELECT 1 FROM {load.landed_sql} AS s WHERE {match})"
         )
-    written = [(name, f"s.{dialect.quote(name)}") for name in written_columns(load)]
-    clauses = [f"WHEN MATCHED AND s.{_ACTION} = 'delete' THEN DELETE"] if target.handle_deletes == "hard" else []
+    stamped = load.stamp_values()
+    clauses = [MergeClause("delete", "delete")] if target.handle_deletes == "hard" else []
     if changed is not None:
-        clauses.append(f"WHEN MATCHED THEN UPDATE SET {_assignments(load, [*written, *load.stamp_values()])}")
-    inserted = [(name, f"s.{dialect.quote(name)}") for name in load.names] + load.stamp_values()
-    clauses.append(_insert_clause(load, inserted))
-    return _set(load, query, match, clauses, inserted)
+        clauses.append(MergeClause("update", None, (*written_columns(load), *(name for name, _ in stamped))))
+    inserted = [(name, f"s.{dialect.quote(name)}") for name in load.names] + stamped
+    return _set(load, query, keys, clauses, inserted)
+
+
+def _stored_of_landed_keys(load: Load, keys: tuple[str, ...]) -> str:
+    """The stored rows whose keys have landed.
+
+    Said by itself, because few landed keys can then be sent to where the stored rows are; the outer join alone would
+    send all stored rows through the network instead.
+    """
+    match = load.keys_match("l", "r", keys)
+    if load.dialect.holds_left:
+        landed_keys = f"SELECT DISTINCT {load.dialect.columns(keys)} FROM {load.landed_sql}"
+        return f"SELECT r.* FROM ({landed_keys}) AS l JOIN {load.stored_sql} AS r ON {match}"
+    return f"SELECT r.* FROM {load.stored_sql} AS r WHERE EXISTS (SELECT 1 FROM {load.landed_sql} AS l WHERE {match})"
 
 
 # ── history ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -96,7 +112,8 @@ def _history(load: Load) -> ChangeSet:
     words = Words(load)
     quote = load.dialect.quote
     same_version = f"{words.match('t', 's')} AND t.{words.valid_from} = s.{words.valid_from}"
-    query = " UNION ALL ".join(filter(None, [_touched(words, same_version), _untouched(words)]))
+    touched = Words(replace(load, stored_as=TOUCHED))
+    query = " UNION ALL ".join(filter(None, [_touched(touched, same_version), _untouched(words)]))
     is_current = f"CASE WHEN s.{words.valid_to} IS NULL THEN {words.true} ELSE {words.false} END"
     ends = [("valid_to", f"s.{words.valid_to}"), ("is_current", is_current)]
     contents = [(name, f"s.{quote(name)}") for name in load.names]
@@ -105,20 +122,18 @@ def _history(load: Load) -> ChangeSet:
     corrected = [*(pair for pair in contents if pair[0] not in words.key_names), *ends, hashed, *stamped]
     inserted = [*contents, ("valid_from", f"s.{words.valid_from}"), *ends, hashed, *stamped]
     clauses = [
-        f"WHEN MATCHED AND s.{_ACTION} = 'delete' THEN DELETE",
-        f"WHEN MATCHED AND s.{_ACTION} = 'correct' THEN UPDATE SET {_assignments(load, corrected)}",
-        f"WHEN MATCHED AND s.{_ACTION} = 'end' THEN UPDATE SET {_assignments(load, [*ends, *stamped])}",
-        _insert_clause(load, inserted),
+        MergeClause("delete", "delete"),
+        MergeClause("update", "correct", tuple(name for name, _ in corrected)),
+        MergeClause("update", "end", tuple(name for name, _ in [*ends, *stamped])),
     ]
-    return _set(load, query, same_version, clauses, inserted)
+    known = Statement(_stored_of_landed_keys(load, words.key_names), why="look up the stored versions of the keys")
+    return _set(load, query, (*words.key_names, "valid_from"), clauses, inserted, touched=known)
 
 
 def _touched(words: Words, same_version: str) -> str:
     """The stored versions of the landed keys against those they should have."""
     load, dialect = words.load, words.dialect
     quote = dialect.quote
-    landed = f"EXISTS (SELECT 1 FROM {load.landed_sql} AS l WHERE {words.match('l', 'r')})"
-    stored = f"SELECT r.* FROM {load.stored_sql} AS r WHERE {landed}"
     expired = "0"
     if words.target.ttl is not None:
         expired = _one_if(f"v.{words.valid_to} IS NULL AND v.{words.valid_from} < {_oldest(words)}")
@@ -146,7 +161,8 @@ def _touched(words: Words, same_version: str) -> str:
     return (
         f"SELECT {columns}, coalesce(s.{words.valid_from}, t.{words.valid_from}) AS {words.valid_from}, "
         f"CASE WHEN {is_expired} THEN {load.now_sql} ELSE s.{words.valid_to} END AS {words.valid_to}, "
-        f"{action} AS {_ACTION}, {flags} FROM ({stored}) AS t FULL OUTER JOIN ({resolved}) AS s ON {same_version} "
+        f"{action} AS {_ACTION}, {flags} "
+        f"FROM {load.stored_sql} AS t FULL OUTER JOIN ({resolved}) AS s ON {same_version} "
         f"WHERE {is_new} OR {is_gone} OR ({is_corrected}) OR {other_end} OR {is_expired}"
     )
 
@@ -177,29 +193,59 @@ def _oldest(words: Words) -> str:
 # ── the one statement ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _assignments(load: Load, changes: list[tuple[str, str]]) -> str:
-    return ", ".join(f"{load.dialect.quote(column)} = {value}" for column, value in changes)
+def _set(
+    load: Load,
+    query: str,
+    match: tuple[str, ...],
+    clauses: list[MergeClause],
+    inserted: list[tuple[str, str]],
+    touched: Statement | None = None,
+) -> ChangeSet:
+    """The statements of a load.
 
-
-def _insert_clause(load: Load, inserted: list[tuple[str, str]]) -> str:
+    Args:
+        match: The columns in which a change and the stored row that it is about are equal.
+        clauses: What is done about stored rows; that new ones are inserted is added here.
+        inserted: Every column that is ever written, and its value.
+        touched: What is looked up first.
+    """
+    changes, on = _changes_sql(load), load.keys_match("t", "s", match)
     into = load.dialect.columns([name for name, _ in inserted])
     values = ", ".join(value for _, value in inserted)
-    return f"WHEN NOT MATCHED AND s.{_ACTION} = 'insert' THEN INSERT ({into}) VALUES ({values})"
+    insert = MergeClause("insert", "insert", tuple(name for name, _ in inserted))
 
+    def merge(clauses: list[MergeClause]) -> Statement:
+        clauses_sql = " ".join(_clause_sql(load, clause, dict(inserted)) for clause in clauses)
+        with_action = rows_to_write(load, [*inserted, (_ACTION, f"s.{_ACTION}")], changes)
+        return Statement(
+            f"MERGE INTO {load.table_sql} AS t USING {changes} AS s ON {on} {clauses_sql}",
+            why="apply it in one commit",
+            write=TableWrite("merge", with_action, match, tuple(clauses), _ACTION),
+        )
 
-def _set(load: Load, query: str, match: str, clauses: list[str], inserted: list[tuple[str, str]]) -> ChangeSet:
-    changes = _changes_sql(load)
-    into = load.dialect.columns([name for name, _ in inserted])
-    values = ", ".join(value for _, value in inserted)
     return ChangeSet(
+        touched=touched,
         query=Statement(query, why="work out what changes"),
         counts=_counts(load),
-        apply=Statement(
-            f"MERGE INTO {load.table_sql} AS t USING {changes} AS s ON {match} {' '.join(clauses)}",
-            why="apply it in one commit",
-        ),
+        apply=merge([*clauses, insert]),
+        alter=merge(clauses) if clauses else None,
         insert=Statement(
             f"INSERT INTO {load.table_sql} ({into}) SELECT {values} FROM {changes} AS s",
             why="insert the new rows",
+            write=TableWrite("append", rows_to_write(load, inserted, changes)),
         ),
+        fill=None if load.target.is_versioned else insert_all(load),
     )
+
+
+def _clause_sql(load: Load, clause: MergeClause, values: Mapping[str, str]) -> str:
+    found = "NOT MATCHED" if clause.kind == "insert" else "MATCHED"
+    wanted = "" if clause.action is None else f" AND s.{_ACTION} = '{clause.action}'"
+    if clause.kind == "delete":
+        done = "DELETE"
+    elif clause.kind == "update":
+        done = "UPDATE SET " + ", ".join(f"{load.dialect.quote(name)} = {values[name]}" for name in clause.columns)
+    else:
+        into = load.dialect.columns(clause.columns)
+        done = f"INSERT ({into}) VALUES ({', '.join(values[name] for name in clause.columns)})"
+    return f"WHEN {found}{wanted} THEN {done}"

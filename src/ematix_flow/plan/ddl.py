@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ematix_flow.contracts.dialect import Dialect
 from ematix_flow.contracts.plans import DdlPlan, Statement
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
+from ematix_flow.contracts.table_writes import TableChange
 from ematix_flow.declare.columns import (
     BigInt,
     ColumnType,
@@ -36,6 +37,7 @@ class Difference:
     mend: tuple[str, ...] = ()
     harmless: bool = False
     missing_column: str | None = None
+    change: TableChange | None = None
 
     @property
     def can_evolve(self) -> bool:
@@ -57,14 +59,16 @@ def plan_ddl(
         changes_rows = target.is_merge or target.is_versioned
         names = [column.name for column in columns]
         storage = dialect.storage(names, target.files.partition_by or (), changes_rows=changes_rows)
-        return DdlPlan("create", create_statements(dialect, table, columns, primary_key, unique, storage))
+        created = create_statements(dialect, table, columns, primary_key, unique, storage)
+        return DdlPlan("create", created, changes=(TableChange("create", columns),))
     found = differences(dialect, table, columns, primary_key, unique, live)
     texts = tuple(difference.text for difference in found)
     if not found:
         return DdlPlan("match")
     if on_drift == "evolve" and all(difference.can_evolve for difference in found):
         mends = tuple(Statement(sql, why="schema change") for difference in found for sql in difference.mend)
-        return DdlPlan("evolve" if mends else "match", mends, texts)
+        changes = tuple(difference.change for difference in found if difference.mend and difference.change)
+        return DdlPlan("evolve" if mends else "match", mends, texts, changes=changes)
     if on_drift == "warn":
         missing = tuple(difference.missing_column for difference in found if difference.missing_column is not None)
         return DdlPlan("warn", (), texts, missing)
@@ -186,7 +190,8 @@ def _missing(dialect: Dialect, table: TableRef, column: ColumnSpec, live: TableS
                 missing_column=column.name,
             )
         notes = dialect.column_notes(name, [(column.name, column.type)])
-        return Difference(text, (added, *notes), missing_column=column.name)
+        change = TableChange("add", (column,))
+        return Difference(text, (added, *notes), missing_column=column.name, change=change)
     return Difference(
         f"{text}; it is NOT NULL and the table has rows: declare it nullable or give default(...)",
         missing_column=column.name,
@@ -211,12 +216,14 @@ def _column_differences(
         if live.type is not None and is_wider(column.type, live.type):
             widened_to = dialect.type_sql(column.type)
             widen = dialect.widened(name, live, widened_to)
-            found.append(Difference(text, (widen,) if widen else (), harmless=widen is None))
+            change = TableChange("widen", (column,))
+            found.append(Difference(text, (widen,) if widen else (), harmless=widen is None, change=change))
         else:
             found.append(Difference(text, harmless=live.type is not None and is_wider(live.type, column.type)))
     if column.nullable and not live.nullable and not in_key:
         relax = dialect.relaxed(name, live, widened_to)
-        found.append(Difference(f"column '{column.name}' is NOT NULL, declared nullable", (relax,) if relax else ()))
+        text = f"column '{column.name}' is NOT NULL, declared nullable"
+        found.append(Difference(text, (relax,) if relax else (), change=TableChange("relax", (column,))))
     if not column.nullable and live.nullable and not in_key:
         found.append(Difference(f"column '{column.name}' is nullable, declared NOT NULL", harmless=True))
     return found

@@ -6,7 +6,13 @@ moves.
 
 from __future__ import annotations
 
-_MOVES = frozenset({"", "postgres", "mysql", "sqlite", "duckdb", "object_store_local"})
+import re
+
+from ematix_flow.contracts.plans import DdlPlan
+from ematix_flow.declare.columns import Bytes, Double, Float, Numeric
+from ematix_flow.declare.target import TargetSpec
+
+_MOVES = frozenset({"", "postgres", "mysql", "sqlite", "duckdb", "object_store_local", "delta_local"})
 """Kinds of connections whose rows it moves; "" is a frame that the user's function gives."""
 
 
@@ -18,6 +24,8 @@ _FORMATS: dict[str, str] = {
     "orc": "it neither reads nor writes ORC files",
 }
 """Why files of other formats than Parquet are left to Spark."""
+
+_UNFIT_FOR_PARQUET = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def against_native(*ends: tuple[str, str | None]) -> list[str]:
@@ -34,3 +42,31 @@ def against_native(*ends: tuple[str, str | None]) -> list[str]:
         for kind in kinds
     ]
     return reasons + [_FORMATS[name] for _, name in dict.fromkeys(ends) if name in _FORMATS]
+
+
+def against_native_target(kind: str, target: TargetSpec, ddl: DdlPlan) -> list[str]:
+    """What stands against it in the target's table, where the engine itself has to write that: Delta."""
+    if kind != "delta_local":
+        return []
+    reasons = []
+    changed = [(change.kind, column) for change in ddl.changes for column in change.columns]
+    for change, column in changed:
+        if change == "widen":
+            reasons.append(f"column '{column.name}' needs a wider type, which delta-rs cannot give to a Delta table")
+        elif change in ("create", "add") and _UNFIT_FOR_PARQUET.search(column.name):
+            reasons.append(f"the name '{column.name}' needs the column mapping of Delta, which delta-rs does not write")
+    reasons += [
+        f"delta-rs does not write partitions by values like those of '{name}'"
+        for name in target.files.partition_by or ()
+        if isinstance(target.table.column(name).type, Numeric | Float | Double | Bytes)
+    ]
+    if target.is_versioned:
+        compared = target.resolved_compare_columns()[0]
+        reasons += [
+            f"row_hash covers '{name}', and it spells floating-point numbers differently"
+            for name in compared
+            if isinstance(target.table.column(name).type, Float | Double)
+        ]
+    if target.table.maintenance is not None:
+        reasons.append("maintenance= is work for Spark; leave it out here, and run `flow maintain` with Spark")
+    return reasons

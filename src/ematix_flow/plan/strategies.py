@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ematix_flow.contracts.dialect import LANDED, Dialect
 from ematix_flow.contracts.plans import Check, Profile, Stamp, Statement, WatermarkRule
 from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.contracts.table_writes import TableWrite
 from ematix_flow.declare.columns import UUID, String, TimestampTZ
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import TargetSpec
@@ -15,13 +17,17 @@ from ematix_flow.plan.physical import stamps
 
 @dataclass(frozen=True)
 class Load:
-    """What a mode needs to know to write its statements. `columns` are the declared ones that the live table has."""
+    """What a mode needs to know to write its statements. `columns` are the declared ones that the live table has.
+
+    `stored_as` is the relation of the run's own that takes the stored rows' place.
+    """
 
     dialect: Dialect
     target: TargetSpec
     table: TableRef
     columns: tuple[ColumnSpec, ...]
     stamp: Stamp
+    stored_as: str | None = None
 
     @property
     def table_sql(self) -> str:
@@ -31,6 +37,8 @@ class Load:
     @property
     def stored_sql(self) -> str:
         """The rows that the target holds, as this load reads them."""
+        if self.stored_as is not None:
+            return self.dialect.relation(self.stored_as, self.stamp.run_id)
         return self.dialect.stored(self.table, self.stamp.run_id)
 
     @property
@@ -83,7 +91,7 @@ def mode_statements(load: Load) -> tuple[Statement, ...]:
 
         changes = change_set(load)
         assert changes is not None
-        return (changes.query, changes.apply)
+        return (*filter(None, [changes.touched]), changes.query, changes.apply)
     if load.target.is_merge:
         return _merge(load)
     from ematix_flow.plan.history import history_statements
@@ -134,17 +142,27 @@ def insert_all(load: Load, rows: str | None = None) -> Statement:
     stamped = load.stamp_values()
     into = load.dialect.columns([*load.names, *(name for name, _ in stamped)])
     values = ", ".join([load.dialect.columns(load.names, "s"), *(value for _, value in stamped)])
+    inserted = [*((name, f"s.{load.dialect.quote(name)}") for name in load.names), *stamped]
     return Statement(
         f"INSERT INTO {load.table_sql} ({into}) SELECT {values} FROM {rows or load.landed_sql} AS s",
         counts="inserted",
         why="insert the landed rows",
+        write=TableWrite("append", rows_to_write(load, inserted, rows or load.landed_sql)),
     )
+
+
+def rows_to_write(load: Load, values: Sequence[tuple[str, str]], rows: str) -> str:
+    """A query for what goes into a table's columns, by their names; the values are said of the alias `s`."""
+    named = ", ".join(f"{value} AS {load.dialect.quote(name)}" for name, value in values)
+    return f"SELECT {named} FROM {rows} AS s"
 
 
 def overwrite_all(load: Load) -> Statement:
     """Put the landed rows in the place of all that is there, in one statement."""
     insert = insert_all(load)
-    return Statement(insert.sql.replace("INSERT INTO", "INSERT OVERWRITE", 1), "inserted", "replace the rows")
+    assert insert.write is not None
+    sql = insert.sql.replace("INSERT INTO", "INSERT OVERWRITE", 1)
+    return Statement(sql, "inserted", "replace the rows", replace(insert.write, kind="replace"))
 
 
 def written_columns(load: Load) -> tuple[str, ...]:

@@ -165,6 +165,7 @@ def result_of(plan: BatchPlan, run: OpenedRun, report: SettleReport) -> RunResul
         rows_deleted=report.deleted if plan.target.handle_deletes == "hard" else None,
         watermark=(report.watermark or plan.watermark.last_value) if plan.watermark else None,
         replayed=True if report.replayed else None,
+        files_left_out=[file.to_dict() for file in report.left_out] or None,
     )
 
 

@@ -51,7 +51,7 @@ class LakeTable:
         backend = open_backend(self.connection.connection)
         try:
             maintenance = maintenance_of(backend, self.table)
-            lend_spark(backend)
+            lend_spark(backend, engine="spark")  # the native engine cannot do this work
             with needing_spark("Maintaining lake tables goes through Spark"):
                 from ematix_flow.spark.batch import explained
 

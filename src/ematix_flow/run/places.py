@@ -15,7 +15,7 @@ from ematix_flow.contracts.maintenance import Maintains, TableMaintenance
 from ematix_flow.contracts.plans import SourceQuery
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef
-from ematix_flow.declare.pipeline import PipelineSpec
+from ematix_flow.declare.pipeline import Mover, PipelineSpec
 from ematix_flow.declare.table import TableSpec
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import InvalidPlan, MissingDriver, UnsupportedBackend
@@ -103,7 +103,7 @@ def opened(spec: PipelineSpec, target: TargetSpec) -> Iterator[Places]:
     same = source_connection.connection.identity() == target_connection.connection.identity()
     source = sink if same and type(source_connection.connection) is type(target_connection.connection) else None
     source = source or open_backend(source_connection.connection)
-    lend_spark(source, sink)
+    lend_spark(source, sink, engine=_mover_of(spec))
     try:
         yield Places(
             source_name=source_connection.connection.name,
@@ -131,7 +131,7 @@ def reading_from(places: Places, query: SourceQuery, spec: PipelineSpec) -> Iter
             yield replace(places, source_name=resolved.connection.name, source_connection=known, source=backend)
             return
     backend = open_backend(resolved.connection)
-    lend_spark(backend, places.target)
+    lend_spark(backend, places.target, engine=_mover_of(spec))
     try:
         yield replace(places, source_name=resolved.connection.name, source_connection=resolved, source=backend)
     finally:
@@ -151,8 +151,20 @@ def needing_spark(why: str) -> Iterator[None]:
         ) from exc
 
 
-def lend_spark(*backends: Backend) -> None:
-    """Let systems that Spark works for have the session, with what all of them need; it starts when one asks."""
+def _mover_of(spec: PipelineSpec) -> Mover:
+    """What moves the rows of a pipeline, if they are moved."""
+    if spec.engine == "auto":
+        return spec.mover
+    return "native" if spec.engine == "native" else "spark"
+
+
+def lend_spark(*backends: Backend, engine: Mover | None = None) -> None:
+    """Let systems that Spark works for have the session, with what all of them need; it starts when one asks.
+
+    Args:
+        engine: Whose session that is; the project's when nothing is said.
+    """
+    engine = engine or spark_settings().engine
 
     def session() -> SparkSession:
         from ematix_flow.spark.session import open_session
@@ -160,11 +172,11 @@ def lend_spark(*backends: Backend) -> None:
         needs = SessionNeeds()
         for backend in backends:
             needs = needs | backend.needs
-        return open_session(needs, spark_settings())
+        return open_session(needs, replace(spark_settings(), engine=engine))
 
     for backend in backends:
         if isinstance(backend, RunsOnSpark):
-            backend.use_spark(session)
+            backend.use_spark(session, native=engine == "native")
 
 
 def maintenance_of(backend: Backend, table: TableSpec) -> TableMaintenance:

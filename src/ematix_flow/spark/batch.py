@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, functions as F
 
+from ematix_flow.backends.files_store import require_no_pattern
+from ematix_flow.backends.folder import FolderBackend
 from ematix_flow.config.spark_place import spark_settings
-from ematix_flow.contracts.backend import Backend, RunsOnSpark, Settles, SpeaksSql, WritesFrames
+from ematix_flow.contracts.backend import Backend, KeepsBooks, RunsOnSpark, Settles, SpeaksSql, WritesFrames
+from ematix_flow.contracts.left_out import LeftOutFile, left_out_by, left_out_words
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp, WatermarkRule
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
@@ -21,6 +25,7 @@ from ematix_flow.declare.pipeline import Mover
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import FlowError, MissingSourceColumn, RouteImpossible, closest, listed
+from ematix_flow.plan.left_out import require_all_rows
 from ematix_flow.plan.physical import stamps
 from ematix_flow.plan.words import report_words
 from ematix_flow.spark import failures
@@ -29,7 +34,7 @@ from ematix_flow.spark.fitting import failing, fit_column, typed_column
 from ematix_flow.spark.kept_rows import KeptRows, source_rows
 from ematix_flow.spark.landing import land_and_settle, staging_run
 from ematix_flow.spark.reach import is_this_machine, shown
-from ematix_flow.spark.session import open_session, use_session
+from ematix_flow.spark.session import fit_to_job, open_session, use_session
 from ematix_flow.spark.types import to_spark_type
 from ematix_flow.spark.user_sql import markers_in_spark, step_in_spark
 
@@ -62,29 +67,49 @@ def run_on_spark(
         if isinstance(given, DataFrame):  # it lives in a session, and only there
             spark = use_session(given.sparkSession, needs)
         else:
-            query = plan.reading.query if plan.reading is not None else None
-            settings = replace(job_settings(query, source, target), engine=engine)
+            size = read_bytes(plan, source, target)
+            settings = replace(job_settings(size, target), engine=engine)
             if settings.engine == "native" and _holds_user_sql(plan, source):
                 log.warning(
                     "%s: SQL of yours runs on the native engine, which may differ from Spark (docs/engines.md)",
                     plan.pipeline,
                 )
             _refuse_files_out_of_reach(settings, source, target)
+            if settings.engine == "native":
+                _refuse_patterns(plan, source, target)
             spark = open_session(needs, settings)
+            fit_to_job(spark, size)
         observer.step(engine, "succeeded", "", (time.perf_counter() - began) * 1000)
         if kept is not None:
             frame, plan = kept.share(spark, source, plan, observer)
+            left_out = kept.left_out
         else:
             assert plan.reading is not None
             frame = reading.enter_context(source_rows(spark, source, plan.reading))
+            left_out = left_out_by(source)
         shaped = shape(frame, plan)
+        if left_out:
+            require_all_rows(plan, left_out)
+            _tell_left_out(left_out, target, run, observer)
         if isinstance(target, Settles):
             staged_as = staging_run(plan, run)
             watched = _watched(observer, "stage", lambda: target.staged_rows(staged_as))
-            return land_and_settle(
+            report = land_and_settle(
                 shaped, plan, target, run, stamp, observer, dry_run=dry_run, staging=watched, staged_as=staged_as
             )
-        return _write(shaped, plan, target, run, stamp, observer, dry_run)
+        else:
+            report = _write(shaped, plan, target, run, stamp, observer, dry_run)
+        return replace(report, left_out=left_out) if left_out else report
+
+
+def _tell_left_out(
+    files: tuple[LeftOutFile, ...], target: KeepsBooks, run: OpenedRun | None, observer: RunObserver
+) -> None:
+    """Write into the target's books which files are left out, before any row of the others is there."""
+    if run is not None:
+        metrics = {"files_left_out": [file.to_dict() for file in files]}
+        target.record_step(run, "quarantine", error=None, metrics=metrics, started=datetime.now(timezone.utc))
+    observer.step("quarantine", "skipped", left_out_words(files))
 
 
 def _write(
@@ -159,13 +184,23 @@ def _require_columns(frame: DataFrame, plan: BatchPlan, reading: Reading) -> Non
             )
 
 
-def job_settings(query: SourceQuery | None, source: Backend, target: Settles | WritesFrames) -> SparkSettings:
+def job_settings(size: int | None, target: Settles | WritesFrames) -> SparkSettings:
     """The project's settings, and a quick start for a command whose one job is small."""
     settings = spark_settings()
     if settings.short_job is not None or not settings.is_only_job or isinstance(target, RunsOnSpark):
         return settings
-    size = source.estimated_bytes(query) if query is not None and query.frame is None else None
     return replace(settings, short_job=size is not None and size < _SMALL_JOB_BYTES)
+
+
+def read_bytes(plan: BatchPlan, source: Backend, target: Settles | WritesFrames) -> int | None:
+    """About how much a load reads: its source, and what is stored already where Spark must compare with it."""
+    reading = plan.reading
+    if reading is None or reading.query.frame is not None:
+        return None
+    size = source.estimated_bytes(reading.query, reading.dialect)
+    if size is None or plan.changes is None or not isinstance(target, Backend):
+        return size
+    return size + (target.estimated_bytes(SourceQuery(table=plan.table)) or 0)
 
 
 def _holds_user_sql(plan: BatchPlan, source: Backend) -> bool:
@@ -192,6 +227,18 @@ def _refuse_files_out_of_reach(settings: SparkSettings, *backends: Any) -> None:
                 f"Spark Connect server at {shown(settings.remote)} cannot see.",
                 fix="run it where the files are: without a remote, or with engine='native'",
             )
+
+
+def _refuse_patterns(plan: BatchPlan, source: Backend, target: Any) -> None:
+    """The native engine finds nothing where a folder's name could be a pattern, and takes that for no rows."""
+    for backend in (source, target):
+        if backend.is_on_this_machine:
+            require_no_pattern(str(getattr(backend.connection, "path", "")))
+    if isinstance(source, FolderBackend) and plan.reading is not None:
+        for folder in source.folders_of(plan.reading.query, plan.reading.dialect):
+            require_no_pattern(folder)
+    if isinstance(target, FolderBackend):
+        require_no_pattern(target.folder_of(plan.table))
 
 
 def _needs(*backends: Any) -> SessionNeeds:

@@ -20,6 +20,7 @@ from ematix_flow.errors import (
     InvalidSource,
     MissingJar,
     MissingSourceColumn,
+    StatementFailed,
     StepFailed,
     UnfitValue,
     listed,
@@ -129,7 +130,11 @@ def _unfit_value(condition: str, text: str) -> FlowError | None:
     if condition == "NOT_NULL_ASSERT_VIOLATION":
         return UnfitValue("A value is NULL where NULL is not allowed.", fix="fill or filter it, or declare nullable()")
     if condition.startswith("MALFORMED_RECORD_IN_PARSING"):
-        return UnfitValue("A record of the source cannot be read with the given schema.", fix="check format and schema")
+        return UnfitValue(
+            "A record of the source cannot be read with the given schema.",
+            where=_file_in(text),
+            fix="check format and schema",
+        )
     if types:
         reason = "is too large for" if "OVERFLOW" in condition else "cannot be read as"
         message = f"{subject} of type {types[1]} {reason} {types[2]}."
@@ -168,10 +173,23 @@ def _missing_path(condition: str, text: str) -> FlowError | None:
 
 def _damaged_file(condition: str, text: str) -> FlowError | None:
     """A file that cannot be read for no reason that has a name of its own."""
-    file = re.search(r"\[FAILED_READ_FILE[.A-Z_]*\] Encountered error while reading file (\S+?)\.?\s", text)
+    file = _file_in(text)
     if file is None:
         return None
-    return InvalidSource(f"The file {file[1]} cannot be read; it is damaged.", fix="mend or remove it")
+    if "iceberg.exceptions.NotFoundException" in text:
+        return InvalidSource(f"There is no file {file}, and the table needs it.", fix="put it back")
+    return InvalidSource(f"The file {file} cannot be read; it is damaged.", fix="mend or remove it")
+
+
+def _file_in(text: str) -> str | None:
+    """The file that Spark was reading."""
+    file = re.search(
+        r"(?:\[FAILED_READ_FILE[.A-Z_]*\] Encountered error while reading file "
+        r"|iceberg\.exceptions\.\w+: (?:Failed to open (?:Parquet file|input stream for file)|File does not exist): )"
+        r"(\S+?)\.?\s",
+        text,
+    )
+    return file[1] if file else None
 
 
 def _missing_column(condition: str, text: str) -> FlowError | None:
@@ -267,6 +285,23 @@ def _out_of_memory(condition: str, text: str) -> FlowError | None:
     return None
 
 
+# Behind the name of an exception of files: the same words may stand in a row.
+_NO_SPACE = re.compile(
+    r"(?:IOException|FileSystemException|FSError|OSError): [^\n'\"]*"
+    r"(?:No space left on device|Disk quota exceeded|not enough space on the disk)"
+)
+
+
+def _full_disk(condition: str, text: str) -> FlowError | None:
+    """What a system says when a disk, or what a user may take of it, is full; of the target or of Spark's own files."""
+    if not _NO_SPACE.search(text):
+        return None
+    return StatementFailed(
+        "A disk is full: Spark could not write. What the target held is as it was.",
+        fix="make room where the target is, and where Spark keeps its own files (spark.local.dir), then run it again",
+    )
+
+
 def _users_code(condition: str, text: str) -> FlowError | None:
     """An exception of the user's own function on a worker; its message may hold values, so only its name is told."""
     if "Traceback (most recent call last)" not in text:
@@ -313,6 +348,7 @@ def _raised_by_python(text: str) -> bool:
 
 
 _RULES: tuple[Callable[[str, str], FlowError | None], ...] = (
+    _full_disk,
     _native_failure,
     _out_of_memory,
     _users_code,

@@ -19,6 +19,7 @@ from pyspark.storagelevel import StorageLevel
 
 from ematix_flow.backends.frames import as_arrow
 from ematix_flow.contracts.backend import Backend
+from ematix_flow.contracts.left_out import LeftOutFile, left_out_by
 from ematix_flow.contracts.plans import BatchPlan, Reading, WatermarkRule
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.contracts.session import SessionNeeds
@@ -45,6 +46,7 @@ class KeptRows:
     def __init__(self, joint: JointReading, needs: SessionNeeds) -> None:
         self.joint = joint
         self.needs = needs
+        self.left_out: tuple[LeftOutFile, ...] = ()
         self._frame: DataFrame | None = None
         self._is_persisted = False
         self._folder: str | None = None
@@ -70,6 +72,7 @@ class KeptRows:
         observer.step("read", "running")
         began = time.perf_counter()
         with source_rows(spark, source, self.joint.reading) as frame:
+            self.left_out = left_out_by(source)
             if not _is_at_hand(frame, self.joint.reading):
                 if native.is_running():
                     return self._written(spark, frame, observer, began)

@@ -36,6 +36,9 @@ def start() -> str:
         raise MissingDriver("The native engine needs 'pysail', which is not installed.", fix=_EXTRA)
     # Sail logs every failed task with its values before we can raise one clear error. Read when it is first imported.
     os.environ.setdefault("RUST_LOG", "off")
+    # With statistics at hand it reads a column of one value, as the statistics have it, without looking at the rows:
+    # a NaN among equal numbers, which no statistics know of, would become that number.
+    os.environ["SAIL_EXECUTION__COLLECT_STATISTICS"] = "false"
     from pysail.spark import SparkConnectServer
 
     if _server is None or not _server.running:

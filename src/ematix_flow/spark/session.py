@@ -26,7 +26,14 @@ from ematix_flow.spark import appcds, jvm, native
 from ematix_flow.spark.failures import explain
 from ematix_flow.spark.reach import require_master, shown
 from ematix_flow.spark.remote import forget_remote_mode, open_remote, set_what_can_be_set
-from ematix_flow.spark.sizes import cores_of, local_sizes, memory_mb_of_machine, processors
+from ematix_flow.spark.sizes import (
+    SHUFFLE_PARTITIONS,
+    cores_of,
+    local_sizes,
+    memory_mb_of_machine,
+    processors,
+    shuffle_partitions,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,6 +181,17 @@ def use_session(session: SparkSession, needs: SessionNeeds) -> SparkSession:
                 fix="make the DataFrame again in a session that runs",
             )
         return session if _own is not None and session is _own.session else _checked_for_jars(session, needs)
+
+
+def fit_to_job(session: SparkSession, read_bytes: int | None) -> None:
+    """Tell a session of ours on this machine how large the next job is; what the user has set stays as it is."""
+    with _lock:
+        if _own is None or session is not _own.session or _own.driver is None or read_bytes is None:
+            return
+        conf = session.sparkContext.getConf()
+        cores = cores_of(conf.get("spark.master", "local[*]"), processors())
+        if conf.get(SHUFFLE_PARTITIONS) == str(shuffle_partitions(cores, 0)):  # otherwise the user has chosen
+            session.conf.set(SHUFFLE_PARTITIONS, str(shuffle_partitions(cores, read_bytes)))
 
 
 def close_session() -> None:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from pathlib import Path
 
 from ematix_flow.errors import InvalidConfig
 
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_PART_BYTES = 64 * 1024 * 1024
+
 
 def local_sizes(master: str, cores: int, memory_mb: int) -> dict[str, str]:
     """Settings of a session on this machine that follow from its size."""
     return {
-        "spark.sql.shuffle.partitions": str(2 * cores_of(master, cores)),
+        SHUFFLE_PARTITIONS: str(shuffle_partitions(cores_of(master, cores), 0)),
         "spark.driver.memory": f"{max(512, min(2048, memory_mb // 2))}m",
     }
+
+
+def shuffle_partitions(cores: int, read_bytes: int) -> int:
+    """Into how many parts a job of that size is shuffled: few, but none that needs more memory than there is for it.
+
+    Spark's 200 cost a small job more than its work; what is small enough is put together while it runs.
+
+    >>> shuffle_partitions(2, 1_000_000), shuffle_partitions(2, 10_000_000_000), shuffle_partitions(64, 10_000_000_000)
+    (4, 150, 150)
+    """
+    return max(2 * cores, math.ceil(read_bytes / _PART_BYTES))
 
 
 def cores_of(master: str, cores: int) -> int:
