@@ -37,7 +37,7 @@ prove: env ## the long proofs: every kill point, clusters, Spark Connect, the na
 	$(BIN)/python -m tests.services.minio fetch
 	$(WITH_JAVA) && EMATIX_TEST_S3=minio $(BIN)/python -m pytest -q tests/backends/test_files_s3.py tests/backends/test_lake_s3.py -k "not only_read and not second_login"
 	$(WITH_JAVA) && EMATIX_TEST_S3=minio $(BIN)/python -m pytest -q tests/backends/test_files_contract.py -k S3 -n $(WORKERS)
-	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_delta.py tests/backends/test_iceberg.py tests/plan/test_changes_property.py -n $(WORKERS)
+	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_delta.py tests/backends/test_iceberg.py tests/plan/test_changes_property.py tests/plan/test_crowds.py -n $(WORKERS)
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/translation/test_tpcds.py
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_warehouse_contract.py tests/backends/test_warehouse_kill.py -n $(WORKERS)
 	$(WITH_JAVA) && $(BIN)/python proofs/big_load.py
