@@ -12,7 +12,8 @@ from ematix_flow.errors import UnfitValue
 from ematix_flow.testing.bench import Bench
 from ematix_flow.testing.endpoints import Endpoint
 from ematix_flow.testing.lake_endpoints import DeltaEndpoint
-from tests.backends.lake_contract import LakeContract, endpoint, into
+from ematix_flow.testing.spark import settings
+from tests.backends.lake_contract import SAME_FOR_ALL_LAKES, LakeContract, endpoint, into, left_to_prove
 
 
 class TestDelta(LakeContract):
@@ -28,3 +29,7 @@ class TestDelta(LakeContract):
         with pytest.raises(UnfitValue, match="'city' has an empty text"):
             into(bench, users, mode="merge", partition_by=["city"]).sync()
         assert not endpoint(bench).folder("users").exists()
+
+
+if settings().engine == "spark":  # the native engine takes them a dozen times faster (`tests/spark/test_native.py`)
+    left_to_prove(TestDelta, *SAME_FOR_ALL_LAKES)

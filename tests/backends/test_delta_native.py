@@ -227,7 +227,7 @@ def test_a_table_with_features_that_it_does_not_keep_is_refused_by_name(
 
 def test_lakes_that_are_left_to_spark_say_so_before_a_session_is_opened(tmp_path: Path) -> None:
     iceberg = IcebergBackend(IcebergConnection(name="lake", warehouse=str(tmp_path)))
-    given = dict.fromkeys(("bucket", "region", "access_key_id", "secret_access_key"), "nowhere")
+    given = dict.fromkeys(("bucket", "region", "access_key_id", "secret_access_key"), "nobody-asks-for-it")
     bucket = DeltaS3Connection(name="bucket", endpoint="http://127.0.0.1:9", **given)
     for lake, kind in ((iceberg, "iceberg"), (S3DeltaBackend(bucket), "delta_s3")):
         lake.use_spark(no_session, native=True)
