@@ -253,10 +253,10 @@ def test_an_unchanged_snapshot_keeps_every_stamp(db: Db) -> None:
 
 
 def test_duplicate_keys_without_event_time_are_refused_and_the_table_left_alone(db: Db, tmp_project: Path) -> None:
-    spec = snapshot_history(db)
-    db.load(spec, [row(77, "a")], now=10)
+    spec, key = snapshot_history(db), 7_700_770_077
+    db.load(spec, [row(key, "a")], now=10)
     before = db.stored(spec)
-    db.put(spec, [row(77, "secret"), row(77, "secret"), row(3, "n")])
+    db.put(spec, [row(key, "secret"), row(key, "secret"), row(3, "n")])
     with pytest.raises(DuplicateKeys) as refused:
         Pipeline(spec).sync()
     assert "'id'" in str(refused.value) and "deduplicate_by" in str(refused.value)
