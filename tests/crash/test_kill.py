@@ -28,7 +28,7 @@ def expected_after(mode: str, first: list[tuple[int, str, int]], second: list[tu
 
 # Every cell costs three processes, two of them with Spark: the whole matrix is for `make prove`.
 PUSHDOWN_POINTS = ["mid-settle", "settled"]
-SPARK_POINTS = [("append", "staged"), ("merge", "mid-settle"), ("scd2", "settled")]
+SPARK_POINTS = [("append", "staged"), ("merge", "mid-settle")]
 if os.environ.get("EMATIX_PROVE"):
     PUSHDOWN_POINTS = ["opened", "planned", "mid-settle", "settled"]
     SPARK_POINTS = [

@@ -48,13 +48,7 @@ def look(conn):
 """
 
 PLACES = {"delta_local": "path", "iceberg": "warehouse"}
-CELLS = [
-    ("delta_local", "append", "mid-settle"),
-    ("delta_local", "merge", "committed"),
-    ("delta_local", "scd2", "staged"),
-    ("iceberg", "append", "committed"),
-    ("iceberg", "merge", "mid-settle"),
-]
+CELLS = [("delta_local", "merge", "committed"), ("iceberg", "merge", "mid-settle")]
 if os.environ.get("EMATIX_PROVE"):
     CELLS = [
         (kind, mode, point)
