@@ -16,7 +16,14 @@ from ematix_flow.contracts.table_writes import MergeClause, TableWrite
 from ematix_flow.declare.columns import TimestampTZ
 from ematix_flow.errors import InvalidPlan
 from ematix_flow.plan.history import RANK, Words, resolved_versions
-from ematix_flow.plan.strategies import Load, changed_condition, insert_all, rows_to_write, written_columns
+from ematix_flow.plan.strategies import (
+    Load,
+    changed_condition,
+    insert_all,
+    insert_rows,
+    rows_to_write,
+    written_columns,
+)
 
 # Columns of a change beside the declared ones; no declared name begins like these.
 _ACTION = "__flow_action"
@@ -210,8 +217,6 @@ def _set(
         touched: What is looked up first.
     """
     changes, on = _changes_sql(load), load.keys_match("t", "s", match)
-    into = load.dialect.columns([name for name, _ in inserted])
-    values = ", ".join(value for _, value in inserted)
     insert = MergeClause("insert", "insert", tuple(name for name, _ in inserted))
 
     def merge(clauses: list[MergeClause]) -> Statement:
@@ -229,11 +234,7 @@ def _set(
         counts=_counts(load),
         apply=merge([*clauses, insert]),
         alter=merge(clauses) if clauses else None,
-        insert=Statement(
-            f"INSERT INTO {load.table_sql} ({into}) SELECT {values} FROM {changes} AS s",
-            why="insert the new rows",
-            write=TableWrite("append", rows_to_write(load, inserted, changes)),
-        ),
+        insert=insert_rows(load, inserted, changes, why="insert the new rows"),
         fill=None if load.target.is_versioned else insert_all(load),
     )
 

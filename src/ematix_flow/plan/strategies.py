@@ -139,15 +139,18 @@ def landed_profile(load: Load, watermark: WatermarkRule | None) -> Profile:
 
 def insert_all(load: Load, rows: str | None = None) -> Statement:
     """Insert all landed rows, or those of another relation, with their stamps."""
-    stamped = load.stamp_values()
-    into = load.dialect.columns([*load.names, *(name for name, _ in stamped)])
-    values = ", ".join([load.dialect.columns(load.names, "s"), *(value for _, value in stamped)])
-    inserted = [*((name, f"s.{load.dialect.quote(name)}") for name in load.names), *stamped]
+    values = [*((name, f"s.{load.dialect.quote(name)}") for name in load.names), *load.stamp_values()]
+    return replace(insert_rows(load, values, rows or load.landed_sql, why="insert the landed rows"), counts="inserted")
+
+
+def insert_rows(load: Load, values: Sequence[tuple[str, str]], rows: str, *, why: str) -> Statement:
+    """Insert the rows of a relation: every column, and its value as it is said of the alias `s`."""
+    into = load.dialect.columns([name for name, _ in values])
+    given = ", ".join(value for _, value in values)
     return Statement(
-        f"INSERT INTO {load.table_sql} ({into}) SELECT {values} FROM {rows or load.landed_sql} AS s",
-        counts="inserted",
-        why="insert the landed rows",
-        write=TableWrite("append", rows_to_write(load, inserted, rows or load.landed_sql)),
+        f"INSERT INTO {load.table_sql} ({into}) SELECT {given} FROM {rows} AS s",
+        why=why,
+        write=TableWrite("append", rows_to_write(load, values, rows)),
     )
 
 
