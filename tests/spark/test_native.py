@@ -54,7 +54,6 @@ def test_a_slice_of_the_contract_holds_on_the_native_engine() -> None:
 
 PROGRAM = """
 import json, sys, threading
-from ematix_flow.backends.files_store import require_no_pattern
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.errors import AlreadyRunning
 from ematix_flow.spark.session import close_session, open_session
@@ -106,7 +105,6 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from pyarrow import parquet
 from ematix_flow.backends.delta_native import rows_of
-from ematix_flow.backends.files_store import require_no_pattern
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.spark.session import open_session
 spark = open_session(SessionNeeds(), SparkSettings(engine="native"))
@@ -150,3 +148,38 @@ def test_only_parquet_files_are_for_the_native_engine() -> None:
 def test_a_folder_that_could_be_a_pattern_is_refused_since_it_would_be_read_as_empty(folder: str) -> None:
     with pytest.raises(RouteImpossible, match="cannot work in a folder with"):
         require_no_pattern(f"/data/{folder}/orders")
+
+
+DAMAGED = """
+import pathlib
+import pyarrow as pa
+from pyarrow import parquet
+from ematix_flow import BigInt, ematix
+from ematix_flow.connections import ObjectStoreLocalConnection
+from ematix_flow.errors import InvalidSource
+@ematix.table(schema="shop")
+class Orders:
+    id: BigInt
+inbox = ObjectStoreLocalConnection(name="inbox", path="in", format="parquet")
+out = ObjectStoreLocalConnection(name="out", path="out", format="parquet")
+folder = pathlib.Path("in/raw/orders")
+folder.mkdir(parents=True)
+parquet.write_table(pa.table({"id": [1]}), folder / "sound.parquet")
+(folder / "cut.parquet").write_bytes(b"PAR1 and no end")
+@ematix.pipeline(
+    source_connection=inbox, source_table="raw.orders", target=Orders, target_connection=out, mode="append",
+    engine="native",
+)
+def load(): ...
+try:
+    load.sync()
+except InvalidSource as exc:
+    print(exc.message)
+"""
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DAMAGED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
+    assert "cut.parquet (it is cut off" in done.stdout and "sound.parquet" not in done.stdout
+    assert not list(tmp_path.glob("out/**/*.parquet"))

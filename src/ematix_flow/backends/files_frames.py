@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from ematix_flow.backends.files_damage import parted
 from ematix_flow.backends.files_options import (
     EMPTY_TEXT,
     SPARK_FORMAT,
@@ -33,6 +34,7 @@ from ematix_flow.backends.files_store import Store
 from ematix_flow.backends.files_table import DataFile
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts import refusals
+from ematix_flow.contracts.left_out import left_out_words
 from ematix_flow.contracts.plans import Reading
 from ematix_flow.declare.columns import JSON, JSONB, Bytes, Numeric, String, Text
 from ematix_flow.declare.fileformats import FileFormat
@@ -114,9 +116,9 @@ class FrameFiles:
             reader = reader.option("mergeSchema", str(len(paths) > 1).lower())
             with self._mended(folder, files):
                 found = reader.load(paths)
+                schema = found.schema  # Spark Connect and the native engine look at files only when asked
             if not partitions:
                 return found
-            schema = found.schema
         if partitions:
             reader = reader.option("basePath", self.store.spark_uri(folder))
         return reader.schema(_with_text(schema, partitions)).load(paths)
@@ -153,6 +155,9 @@ class FrameFiles:
                     where=damaged[1] if damaged else where,
                     fix="mend or remove it",
                 ) from exc
+            _, unreadable = parted(self.store, folder, files, self.file_format)  # other engines name no file
+            if unreadable:
+                raise InvalidSource(f"{left_out_words(unreadable)}.", where=where, fix="mend or remove it") from exc
             raise
 
     def _opened(self, folder: str, files: Sequence[DataFile]) -> Iterator[tuple[str, IO[bytes]]]:
