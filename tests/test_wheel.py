@@ -20,7 +20,7 @@ DOCUMENTED_EXTRAS = {
     *("all", "dev", "df", "spark", "quality", "observability", "executor-k8s", "executor-lambda"),
     *("metrics", "metrics-otel", "metrics-prometheus"),
     *("runlog", "runlog-azure", "runlog-duckdb", "runlog-gcs", "runlog-mysql", "runlog-postgres", "runlog-s3"),
-    *("postgres", "mysql", "duckdb", "kafka", "s3"),
+    *("postgres", "mysql", "duckdb", "kafka", "s3", "gcs", "azure"),
 }
 
 

@@ -299,6 +299,12 @@ class InvalidIdentifier(BackendError, ValueError):
     code = "FLOW408"
 
 
+class BrokerRefused(StatementFailed, ValueError):
+    """A message broker or a schema registry refused a request for a reason of its own."""
+
+    code = "FLOW409"
+
+
 # ── it broke while running ───────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -357,7 +363,46 @@ class WarehouseSyncError(RunError, RuntimeError):
     code = "FLOW508"
 
 
+class PortTaken(RunError, ValueError):
+    """Metrics were to be served on a port that cannot be had."""
+
+    code = "FLOW509"
+
+
+# ── it broke while streaming ─────────────────────────────────────────────────────────────────────────────────────────
+
+
 class StreamError(FlowError):
     """A stream started and could not go on."""
 
     code = "FLOW600"
+
+
+class StateIncompatible(StreamError, ValueError):
+    """What a stream remembers does not fit what it is now, or what its target holds."""
+
+    code = "FLOW601"
+
+
+class BadMessages(StreamError, ValueError):
+    """Messages cannot be read or do not fit, and the stream was told to stop then."""
+
+    code = "FLOW602"
+
+
+class DeliveryImpossible(StreamError, ValueError):
+    """`delivery="exactly_once"` cannot be kept by this source and these targets."""
+
+    code = "FLOW603"
+
+
+class LostMessages(StreamError, ValueError):
+    """The broker no longer has messages that the stream has not read."""
+
+    code = "FLOW604"
+
+
+class StateTooLarge(StreamError, ValueError):
+    """A window, a group or a join would have to remember more than it was allowed to."""
+
+    code = "FLOW605"

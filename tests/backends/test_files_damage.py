@@ -19,7 +19,7 @@ from ematix_flow.backends.files_s3 import S3FilesBackend
 from ematix_flow.backends.files_store import LocalStore
 from ematix_flow.backends.files_store_s3 import S3Store
 from ematix_flow.backends.files_table import DataFile
-from ematix_flow.backends.s3_refusals import StoreRefused
+from ematix_flow.backends.object_client import StoreRefused
 from ematix_flow.cli.main import main
 from ematix_flow.declare.fileformats import FileFormat
 from ematix_flow.declare.pipeline import Pipeline

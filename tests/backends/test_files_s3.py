@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from ematix_flow.backends.bucket_lease import BucketLease
 from ematix_flow.backends.files_s3 import S3FilesBackend
 from ematix_flow.backends.files_store_s3 import S3Store
 from ematix_flow.backends.files_table import DataFile, Manifest, TableFolder
-from ematix_flow.backends.s3_lease import S3Lease
+from ematix_flow.backends.object_client import OnlyIf
 from ematix_flow.contracts.session import SparkSettings
 from ematix_flow.declare.columns import BigInt, Text
 from ematix_flow.declare.connection import ObjectStoreS3Connection
@@ -119,7 +120,7 @@ def test_the_lease_of_a_killed_process_of_this_machine_is_free_at_once(bucket: O
 def test_a_silent_holder_loses_its_lease_and_finds_out(bucket: ObjectStoreS3Connection) -> None:
     store, other = S3Store(bucket, lease_s=2.0), S3Store(bucket, lease_s=2.0)
     silent = store.lock("locks/a.lock")
-    assert isinstance(silent, S3Lease)
+    assert isinstance(silent, BucketLease)
     silent._ended.set()  # as if the machine slept
     silent._keeper.join()
     assert other.lock("locks/a.lock") is None
@@ -134,7 +135,7 @@ def test_a_silent_holder_loses_its_lease_and_finds_out(bucket: ObjectStoreS3Conn
 def test_a_holder_that_is_heard_of_keeps_its_lease(bucket: ObjectStoreS3Connection) -> None:
     store, other = S3Store(bucket, lease_s=2.0), S3Store(bucket, lease_s=2.0)
     lease = store.lock("locks/a.lock")
-    assert isinstance(lease, S3Lease)
+    assert isinstance(lease, BucketLease)
     awaited(lambda: lease._beat >= 8)  # twice as long as a lease lasts
     assert other.lock("locks/a.lock") is None
     lease.release()
@@ -155,7 +156,7 @@ def test_readers_share_a_lock_and_keep_writers_out(bucket: ObjectStoreS3Connecti
 class Careless(S3Store):
     """A store whose server does not look at conditions, as some do."""
 
-    def put(self, path: str, content: Any, **condition: str) -> str:
+    def put(self, path: str, content: Any, only_if: OnlyIf | None = None) -> str:
         return super().put(path, content)
 
 

@@ -86,7 +86,7 @@ def test_the_table_holds_whole_coordinates_and_a_probe_for_each_family() -> None
     for table in jars.JARS.values():
         for family in table.values():
             assert family.probe
-            assert all(coordinate.count(":") == 2 for coordinate in family.coordinates)
+            assert all(coordinate.count(":") in (2, 3) for coordinate in family.coordinates)
 
 
 def test_jars_are_looked_up_by_spark_minor_version() -> None:

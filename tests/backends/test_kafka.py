@@ -61,6 +61,7 @@ from ematix_flow.errors import (
     ConnectionFailed,
     FlowError,
     InvalidConnection,
+    InvalidDeclaration,
     InvalidIdentifier,
     InvalidPlan,
     StatementFailed,
@@ -605,10 +606,10 @@ def test_without_a_topic_the_tables_name_is_taken(place: Place) -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "complaint"),
     [
-        ({"payload_format": "avro"}, UnsupportedBackend, "payload_format='avro' is not part of this version"),
+        ({"payload_format": "avro"}, InvalidDeclaration, "'avro' needs schema_registry_url"),
         ({"payload_format": "jsno"}, InvalidPlan, "'jsno' is unknown"),
         ({"payload_format": "raw_bytes"}, InvalidPlan, "exactly one column of type Bytes"),
-        ({"msk_iam_region": "eu-1"}, UnsupportedBackend, "msk_iam_region"),
+        ({"msk_iam_region": "eu-1", "sasl_plain_username": "a"}, InvalidConnection, "more than one way"),
         ({"sasl_plain_username": "a"}, InvalidConnection, "go together"),
         ({"security_protocol": "SASL_SSL"}, InvalidConnection, "does not go with no login"),
         ({"security_protocol": "HTTPS"}, InvalidConnection, "must be one of"),

@@ -117,10 +117,10 @@ def test_a_cache_that_cannot_be_made_fails(tmp_project: Path, capsys, monkeypatc
 
 def test_connections_declared_in_a_module_are_asked(tmp_project: Path, pg_url: str, capsys) -> None:
     (tmp_project / "declared_connections.py").write_text(
-        "from ematix_flow import RabbitMQConnection, PostgresConnection, SQLiteConnection, register_connection\n"
+        "from ematix_flow import SchemaRegistryConnection, PostgresConnection, SQLiteConnection, register_connection\n"
         f"register_connection(PostgresConnection(name='warehouse', url={pg_url!r}))\n"
         "register_connection(SQLiteConnection(name='local', path='local.db'))\n"
-        "register_connection(RabbitMQConnection(name='events', amqp_url='amqp://localhost:1/'))\n"
+        "register_connection(SchemaRegistryConnection(name='events', url='http://localhost:1/'))\n"
         "register_connection(PostgresConnection(name='gone', url='postgres://ann:s3cret@127.0.0.1:1/x'))\n"
         "register_connection(PostgresConnection(name='unset', url='postgres://ann:${NOT_SET_ANYWHERE}@h/x'))\n"
     )

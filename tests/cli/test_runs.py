@@ -365,3 +365,29 @@ def test_a_pushed_down_run_starts_no_jvm_and_loads_no_spark(tmp_project: Path) -
     asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert asked.returncode == 0, asked.stderr
     assert asked.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_stream_is_shown_with_its_counts_and_how_fast_it_was(tmp_project: Path, capsys) -> None:
+    log = SqliteRunLog("~/.ematix-flow/run_log.db")
+    stats = {
+        **{"rows_consumed_per_sec": 50.2, "rows_written_per_sec": 48.0, "batches_per_sec": 2.0},
+        **{"errors_per_sec": 0.0, "avg_batch_cycle_ms": 500.0, "span_seconds": 59.0},
+    }
+    extras = {
+        **{"snapshot_at": "2026-03-01T06:00:30.000Z", "rows_consumed_total": 1204, "rows_written_total": 1200},
+        **{"batches_total": 9, "errors_total": 1, "dead_letters_total": 3, "rows_dropped_total": 1, "restarts": 2},
+        **{"stats_1m": stats, "stats_5m": dict.fromkeys(stats), "lag": {"orders-0": 12}},
+    }
+    log.record_run_record(RunRecord("orders-stream-1", "orders", "running", MORNING, kind="streaming", extras=extras))
+    log.close()
+    assert main(["runs", "list"]) == 0
+    assert "1,204 consumed · 1,200 written" in capsys.readouterr().out
+    assert main(["runs", "show", "orders-stream"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-5:] == [
+        "rows 1,204 consumed · 1,200 written",
+        "counts 9 batches · 1 errors · 3 dead letters · 1 rows dropped · 2 restarts",
+        "1 min 50 rows/s read · 48 rows/s written · a batch every 0.50 s",
+        "behind orders-0: 12",
+        "as of 2026-03-01T06:00:30.000Z",
+    ]

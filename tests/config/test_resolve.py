@@ -175,6 +175,19 @@ def test_every_text_field_is_filled_in_numbers_and_nested_connections_too(monkey
     assert kafka.schema_registry.basic_auth_password == "pw123"
 
 
+def test_a_schema_registry_is_found_by_its_name_where_messages_have_schemas(project: Path) -> None:
+    write(project / ".ematix-flow.toml", '[connections.sr]\nkind = "schema_registry"\nurl = "http://sr"\n')
+
+    def registry_of(payload_format: str) -> object:
+        told = KafkaConnection(name="k", bootstrap_servers="b", payload_format=payload_format, schema_registry="sr")
+        found = resolve(told).connection
+        assert isinstance(found, KafkaConnection)
+        return found.schema_registry
+
+    assert registry_of("avro") == SchemaRegistryConnection(name="sr", url="http://sr")
+    assert registry_of("json") == "sr"
+
+
 def test_an_unset_variable_in_one_entry_leaves_the_others_alone(project: Path) -> None:
     write(
         project / ".ematix-flow.toml",

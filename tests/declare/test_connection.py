@@ -59,6 +59,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "iceberg": {"warehouse": "lake", "catalog": "jdbc", "uri": "postgres://db/x", "user": "ann", "password": "pw123"},
     "object_store_local": {"path": "files", "format": "csv"},
     "object_store_s3": {**S3, "format": "parquet"},
+    "object_store_gcs": {"bucket": "b", "format": "parquet"},
+    "object_store_azure": {"account": "a", "container": "c", "format": "csv", "account_key": "s3cr3tvalue"},
     "kafka": {"bootstrap_servers": "k:9092", "sasl_plain_username": "ann", "sasl_plain_password": "pw123"},
     "rabbitmq": {"amqp_url": "amqp://ann:pw123@mq/v"},
     "pubsub": {"project_id": "p"},

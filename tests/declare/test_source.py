@@ -13,7 +13,7 @@ from ematix_flow.declare import columns
 from ematix_flow.declare.connection import PostgresConnection, SnowflakeConnection
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.source import BatchSource
-from ematix_flow.errors import InvalidDeclaration, UnsupportedBackend, WrongConnectionType, WrongDeclarationType
+from ematix_flow.errors import InvalidDeclaration, WrongConnectionType, WrongDeclarationType
 from ematix_flow.source import Source
 
 PG = PostgresConnection(name="crm", url="postgres://ann:s3cretword@db/crm")
@@ -108,17 +108,3 @@ def test_a_promised_import_path_has_its_names(window: str, names: set[str]) -> N
 def test_core_connects_by_url(tmp_path: Path) -> None:
     with _core.connect(f"sqlite:///{tmp_path}/a.db") as handle:
         assert handle.query("SELECT 1 AS one")["rows"] == [[1]]
-
-
-@pytest.mark.parametrize(
-    ("backend", "arguments", "options"),
-    [
-        (_core.KafkaBackend, ("localhost:9092",), {"group_id": "g", "payload_format": "json"}),
-        (_core.RabbitMQBackend, ("amqp://ann:pw@host",), {"batch_size": 10}),
-        (_core.PubSubBackend, ("project",), {"anonymous_auth": True}),
-        (_core.KinesisBackend, ("stream",), {"region": "eu-west-1"}),
-    ],
-)
-def test_opening_a_broker_says_that_it_is_not_here(backend, arguments, options) -> None:
-    with pytest.raises(UnsupportedBackend, match=f"{backend.__name__} cannot be opened.*not part of this version"):
-        backend.open(*arguments, **options)

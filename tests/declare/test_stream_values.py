@@ -1,46 +1,25 @@
-"""Streams as declarations: the values they are made of, what is refused when, and that none runs in this version."""
+"""The values a stream is declared with, and what each of them refuses."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ematix_flow import streaming
-from ematix_flow.declare.connection import (
-    KafkaConnection,
-    ObjectStoreLocalConnection,
-    PostgresConnection,
-    RabbitMQConnection,
-)
-from ematix_flow.declare.namespace import ematix
+from ematix_flow.declare.connection import KafkaConnection, PostgresConnection
 from ematix_flow.declare.redaction import scrub
-from ematix_flow.declare.registry import Registry, isolated
 from ematix_flow.declare.stream import CDC, Aggregation, Join, Lookup, Source, StateStore, Watermark, Window
-from ematix_flow.declare.stream_pipeline import STREAM_OPTIONS, StreamingPipeline
-from ematix_flow.declare.target import Target
-from ematix_flow.declare.udf import udf
 from ematix_flow.errors import (
     DeclarationError,
-    DuplicateName,
     InvalidDeclaration,
-    UnsupportedBackend,
     WrongConnectionType,
     WrongDeclarationType,
 )
 
 KAFKA = KafkaConnection(name="kafka_prod", bootstrap_servers="${KAFKA}", group_id="g")
 WAREHOUSE = PostgresConnection(name="warehouse", url="postgres://localhost/wh")
-LAKE = ObjectStoreLocalConnection(name="lake", path="data", format="parquet")
 COUNT = Aggregation(agg="count", as_="n")
-
-
-@pytest.fixture
-def fresh() -> Iterator[Registry]:
-    with isolated() as mine:
-        yield mine
 
 
 def tumbling(**changes: Any) -> Window:
@@ -88,6 +67,8 @@ def test_fields_and_defaults_are_the_documented_ones() -> None:
         "window_start_column": "window_start",
         "window_end_column": "window_end",
         "session_id_column": "session_id",
+        "time_mode": "event",
+        "on_state_cap": "fail",
     }
     assert list(defaults(Join).items())[4:] == [
         ("time_window_ms", 0),
@@ -166,6 +147,8 @@ def test_a_right_window_passes_its_check(window: Window) -> None:
         (tumbling(allowed_lateness_ms=5), "needs late_data='reopen'"),
         (tumbling(late_data="reopen", allowed_lateness_ms=-1), "at least 0"),
         (tumbling(max_groups_per_window=0), "max_groups_per_window must be at least 1"),
+        (tumbling(time_mode="ingest"), "time_mode must be one of"),
+        (tumbling(on_state_cap="drop"), "on_state_cap must be one of"),
         (session(gap_ms=None), "kind='session' needs gap_ms"),
         (session(max_session_duration_ms=None), "needs max_session_duration_ms"),
         (session(max_session_duration_ms=300), "longer than gap_ms"),
@@ -194,6 +177,8 @@ def test_lists_become_tuples_and_a_single_text_is_a_type_error() -> None:
     assert join().left_keys == ("id",)
     with pytest.raises(WrongDeclarationType, match="group_by takes a tuple or list"):
         tumbling(group_by="user_id")
+    with pytest.raises(WrongDeclarationType, match="group_by takes a tuple or list"):
+        tumbling(group_by={"user_id": 1})
     with pytest.raises(TypeError, match="left_keys"):
         join(left_keys="id")
     with pytest.raises(WrongDeclarationType, match="not str"):
@@ -220,6 +205,7 @@ def test_output_columns_come_in_the_documented_order() -> None:
         ({"min_delta_ms": 5, "max_delta_ms": 5}, "less than max_delta_ms"),
         ({"right_column_prefix": "left_"}, "must differ"),
         ({"late_data": "reopen"}, "needs allowed_lateness_ms"),
+        ({"left_keys": [" "]}, "a column of left_keys is missing or empty"),
     ],
 )
 def test_a_wrong_join_is_refused_where_it_is_written(changes: dict[str, Any], said: str) -> None:
@@ -247,6 +233,7 @@ def test_a_join_names_sources_that_are_read() -> None:
         (StateStore("redis"), "kind must be one of"),  # type: ignore[arg-type]
         (StateStore("postgres"), "url is missing"),
         (StateStore("postgres", url="postgres://h/db", schema=""), "schema is missing"),
+        (StateStore("postgres", url="mysql://h/db"), "not the address of a PostgreSQL database"),
         (StateStore("in_memory", url="postgres://h/db"), "url needs kind='postgres'"),
         (StateStore("in_memory", path="x"), "path needs kind='rocksdb'"),
         (StateStore("in_memory", checkpoint_interval_ms=0), "checkpoint_interval_ms must be at least 1"),
@@ -303,6 +290,8 @@ CUSTOM = {"envelope": "custom", "op_field": "o", "after_field": "a", "key_field"
         ({"out_of_order_tolerance_ms": -1}, "out_of_order_tolerance_ms"),
         ({"op_map": {"c": "insert"}}, r"op_map\['c'\] must be one of"),
         ({"op_map": ["c"]}, "op_map takes a dict"),
+        ({"key_field": 5}, "key_field must be text"),
+        ({"op_field": ""}, "op_field is missing or empty"),
         ({"envelope": "custom"}, "'op_field', 'after_field', 'key_field', 'op_map'"),
         ({**CUSTOM, "key_field": None}, "needs 'key_field'"),
         ({**CUSTOM, "op_map": {}}, "needs 'op_map'"),
@@ -319,203 +308,3 @@ def test_right_change_events() -> None:
     mapping["I"] = "delete"
     assert cdc.op_map == {"I": "create"}
     assert CDC(delete_mode="soft", soft_delete_column="deleted_at", schema_evolution="add").envelope == "debezium"
-
-
-# ── declaring a stream ───────────────────────────────────────────────────────────────────────────────────────────────
-
-GIVEN: dict[str, Any] = {
-    "name": "events_to_pg",
-    "source": KAFKA,
-    "source_query": "events",
-    "target": WAREHOUSE,
-    "target_table": ("public", "events"),
-}
-
-
-def test_a_decorated_stream_is_registered_with_its_arguments_as_given(fresh: Registry) -> None:
-    window = tumbling(kind="wrong until it is run")
-
-    @ematix.streaming_pipeline(**GIVEN, window=window)
-    def events_to_pg():
-        """Events."""
-
-    assert isinstance(events_to_pg, StreamingPipeline)
-    assert (events_to_pg.name, events_to_pg.__name__, events_to_pg.__doc__) == (
-        "events_to_pg",
-        "events_to_pg",
-        "Events.",
-    )
-    assert events_to_pg.spec.options == {**GIVEN, "window": window}
-    assert events_to_pg.spec.options["window"] is window
-    found = fresh.streaming_pipeline("events_to_pg")
-    assert found is not None and found.thing is events_to_pg and "test_stream_values.py" in str(found.where)
-    assert streaming.get_streaming_pipeline("events_to_pg") is events_to_pg
-    assert streaming.list_streaming_pipelines() == ["events_to_pg"]
-
-
-def test_every_documented_keyword_is_taken(fresh: Registry) -> None:
-    @ematix.streaming_pipeline(**{option: None for option in STREAM_OPTIONS if option != "name"}, name="all")
-    def everything(): ...
-
-    assert set(everything.spec.options) == set(STREAM_OPTIONS)
-
-
-def test_a_mistyped_keyword_is_a_type_error_with_the_nearest_one(fresh: Registry) -> None:
-    for declare in (ematix.streaming_pipeline, streaming.run_streaming_pipeline):
-        with pytest.raises(WrongDeclarationType, match="no argument 'dead_leter_topic'") as caught:
-            declare(**GIVEN, dead_leter_topic="x")
-        assert isinstance(caught.value, TypeError) and caught.value.fix == "did you mean 'dead_letter_topic'?"
-        with pytest.raises(TypeError, match="needs name="):
-            declare(source=KAFKA)
-
-
-def test_a_function_with_arguments_is_a_type_error_and_registers_nothing(fresh: Registry) -> None:
-    with pytest.raises(TypeError, match="takes 1 arguments"):
-
-        @ematix.streaming_pipeline(**GIVEN)
-        def events_to_pg(conn): ...
-
-    assert fresh.streaming_pipelines() == ()
-
-
-def test_two_places_cannot_declare_the_same_stream(fresh: Registry) -> None:
-    @ematix.streaming_pipeline(**GIVEN)
-    def first(): ...
-
-    with pytest.raises(DuplicateName) as caught:
-
-        @ematix.streaming_pipeline(**GIVEN)
-        def second(): ...
-
-    assert isinstance(caught.value, ValueError)
-    with pytest.raises(ValueError, match="already registered"):
-        streaming.register_streaming_pipeline("events_to_pg", GIVEN)
-
-
-def test_a_stream_can_be_registered_without_the_decorator(fresh: Registry) -> None:
-    streaming.register_streaming_pipeline("b", {key: value for key, value in GIVEN.items() if key != "name"})
-    streaming.register_streaming_pipeline("a", GIVEN)
-    assert streaming.list_streaming_pipelines() == ["a", "b"]
-    found = streaming.get_streaming_pipeline("b")
-    assert found is not None and found.spec.options["source_query"] == "events"
-    assert streaming.get_streaming_pipeline("c") is None
-
-
-# ── running one is refused ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_running_a_right_stream_says_that_streams_are_not_here(fresh: Registry) -> None:
-    @ematix.streaming_pipeline(**GIVEN, window=session(), state_store=StateStore("in_memory"), watermark=Watermark(5))
-    def events_to_pg(): ...
-
-    for run in (events_to_pg, events_to_pg.run, lambda: streaming.run_streaming_pipeline(**GIVEN)):
-        with pytest.raises(UnsupportedBackend, match="streams are not part of this version") as caught:
-            run()
-        assert "events_to_pg" in str(caught.value) and "test_stream_values.py" in str(caught.value)
-    with pytest.raises(UnsupportedBackend, match="streams are not part of this version"):
-        streaming.render_streaming_pipeline_toml("events_to_pg")
-
-
-def test_a_stream_nobody_declared_has_no_toml(fresh: Registry) -> None:
-    streaming.register_streaming_pipeline("events", GIVEN)
-    with pytest.raises(KeyError) as caught:
-        streaming.render_streaming_pipeline_toml("evnts")
-    assert "did you mean 'events'?" in str(caught.value)
-
-
-@pytest.mark.parametrize("given", [{}, {"config": "a.toml", "config_str": "x = 1"}])
-def test_run_pipeline_takes_either_a_file_or_a_text(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="exactly one of config= and config_str="):
-        streaming.run_pipeline(**given)
-
-
-@pytest.mark.parametrize("given", [{"config": "pipeline.toml", "metrics_port": 9100}, {"config_str": "x = 1"}])
-def test_run_pipeline_says_that_streams_are_not_here(given: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedBackend, match="streams are not part of this version"):
-        streaming.run_pipeline(**given)
-
-
-def test_streams_of_every_documented_shape_are_right() -> None:
-    sources = [Source(connection=KAFKA, query="orders"), Source(connection="kafka_prod", query="payments")]
-    lookups = {"users": Lookup(connection=WAREHOUSE, query="SELECT user_id, tier FROM dim_users")}
-    fan_out = [
-        Target(connection=WAREHOUSE, table=("public", "events")),
-        Target(connection=LAKE, prefix="events/raw", parquet_compression="zstd"),
-    ]
-    mirror = type("customer_mirror", (), {})
-    state = StateStore("postgres", url="postgres://localhost/state")
-    from_kafka = {"name": "s", "source": KAFKA, "source_query": "events"}
-    for given in (
-        {**GIVEN, "transform_sql": "SELECT * FROM source", "lookups": lookups, "transform_on_error": "dlq"},
-        {**from_kafka, "targets": fan_out},
-        {**from_kafka, "target": mirror, "target_connection": WAREHOUSE, "cdc": CDC(envelope="debezium")},
-        {**from_kafka, "target": "warehouse", "delivery": "exactly_once"},
-        {
-            "name": "s",
-            "sources": sources,
-            "target": WAREHOUSE,
-            "target_table": ("public", "op"),
-            "join": join(),
-            "state_store": state,
-            "transform_sql": "  \n ",
-        },
-    ):
-        with pytest.raises(UnsupportedBackend):
-            streaming.run_streaming_pipeline(**given)
-
-
-@udf(args=("Int64",), returns="Int64", name="twice")
-def doubled(column):
-    return column
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
-        ({"source_query": None}, ValueError, "source= and source_query= are needed together"),
-        ({"source": None}, ValueError, "needed together"),
-        ({"source_query": " "}, ValueError, "query is missing"),
-        ({"source": 5}, TypeError, "takes a connection or its name, not int"),
-        ({"sources": [Source(KAFKA, "a")]}, ValueError, "sources= cannot go with source="),
-        ({"source": None, "source_query": None, "sources": []}, ValueError, "sources= is empty"),
-        ({"source": None, "source_query": None, "sources": ["a"]}, TypeError, "takes Source"),
-        (
-            {"source": None, "source_query": None, "sources": [Source(KAFKA, "a"), Source("k", "a")]},
-            ValueError,
-            "same query",
-        ),
-        ({"target": None}, ValueError, "exactly one of target= and targets="),
-        ({"targets": [Target(connection=LAKE, prefix="x")]}, ValueError, "exactly one of target= and targets="),
-        (
-            {"target": None, "targets": [Target(connection=LAKE, prefix="x")]},
-            ValueError,
-            "target_table= cannot go with",
-        ),
-        ({"target": None, "targets": []}, ValueError, "targets= is empty"),
-        ({"target": None, "targets": [LAKE]}, TypeError, "takes Target"),
-        ({"target": None, "target_table": None, "targets": [Target(connection=LAKE)]}, ValueError, "needs prefix="),
-        ({"target_table": None}, ValueError, "needs target_table="),
-        ({"target": KAFKA, "target_table": None}, ValueError, "needs target_topic="),
-        ({"target": RabbitMQConnection(name="r", amqp_url="amqp://h")}, ValueError, "needs target_queue="),
-        ({"dlq_store": "file"}, ValueError, "dlq_store must be one of"),
-        ({"dlq_max_attempts": 0}, ValueError, "dlq_max_attempts"),
-        ({"idle_pause_ms": -1}, ValueError, "idle_pause_ms"),
-        ({"transform_on_error": "skip"}, ValueError, "transform_on_error"),
-        ({"delivery": "once"}, ValueError, "delivery"),
-        ({"window": {"kind": "tumbling"}}, TypeError, "window= takes Window"),
-        ({"window": tumbling(duration_ms=0)}, ValueError, "duration_ms"),
-        ({"window": session()}, ValueError, "needs state_store="),
-        ({"join": join(), "state_store": StateStore("in_memory")}, ValueError, "'orders' is not the query"),
-        ({"window": tumbling(), "cdc": CDC()}, ValueError, "window= and cdc= cannot go together"),
-        ({"cdc": CDC(), "transform_sql": "SELECT 1"}, ValueError, "cdc= cannot go with transform_sql="),
-        ({"lookups": {"u": Lookup("w", "t")}}, ValueError, "lookups= needs transform_sql="),
-        ({"lookups": {"u": "t"}, "transform_sql": "SELECT 1"}, TypeError, "takes Lookup"),
-        ({"lookups": {"source": Lookup("w", "t")}, "transform_sql": "SELECT 1"}, ValueError, "called 'source'"),
-        ({"udfs": [len]}, TypeError, "takes what @udf made"),
-        ({"aggregate_udfs": [doubled]}, TypeError, "takes what @udaf made"),
-        ({"udfs": [doubled, doubled]}, ValueError, "Two UDFs are named 'twice'"),
-    ],
-)
-def test_a_wrong_stream_is_refused_for_what_is_wrong_with_it(changes: dict[str, Any], error: type, said: str) -> None:
-    with pytest.raises(error, match=said):
-        streaming.run_streaming_pipeline(**{**GIVEN, **changes})

@@ -14,22 +14,8 @@ EXAMPLES = Path(__file__).resolve().parent / "examples"
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
 
 LATER = (
-    # Streams: a later part of the project.
-    '# pipeline.toml\npipeline_name = "events-to-pg"',
-    "from ematix_flow import run_pipeline",
+    # Streams: the command is a later part of the project.
     "flow consume",
-    "# my_pipelines.py\nfrom ematix_flow import ematix\n\n@ematix.connection\nclass kafka_prod:",
-    "from ematix_flow import Target, ObjectStoreS3Connection",
-    "run_streaming_pipeline(",
-    "CREATE TABLE marketdata.option_chain_snapshots",
-    "import math\n\nimport numpy as np",
-    "import pyarrow as pa\nimport pyarrow.compute as pc",
-    "from ematix_flow import Window, Aggregation",
-    "from ematix_flow import StateStore\n\nrun_streaming_pipeline(",
-    "from ematix_flow import Join, Source",
-    "from ematix_flow import CDC",
-    "from ematix_flow import Watermark",
-    "from ematix_flow._core import KafkaBackend",
     # The orchestrator: `flow run-due` with its run log, alerters and metrics.
     "flow run-due",
     "--run-log <url>",

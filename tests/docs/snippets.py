@@ -16,8 +16,9 @@ What a block is, is said by its first line:
 Comments of a page that readers do not see: `<!-- setup: postgres NAME -->` (or `mysql`) gives the page a database of
 its own, runs the SQL behind the name, if any, and puts the database's URL into the variable; `kafka` an address,
 and `s3` an endpoint, with a bucket and a login in `LAKE_BUCKET`, `LAKE_KEY_ID` and `LAKE_SECRET`; `snowflake`
-the address of a stand-in; `<!-- not run: reason -->` in front of a block keeps it from being run. The page of an
-example finds the files of its folder beside it.
+the address of a stand-in; `rabbitmq` a URL, `pubsub` an address, with a `TOPIC` and a `SUBSCRIPTION`;
+`kinesis` an endpoint, with a stream in `STREAM` and a login in AWS's own variables. `<!-- not run: reason -->` in front
+of a block keeps it from being run. The page of an example finds the files of its folder beside it.
 """
 
 from __future__ import annotations

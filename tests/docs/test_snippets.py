@@ -20,6 +20,9 @@ FIXTURES = {
     "kafka": "kafka_address",
     "s3": "s3_endpoint",
     "snowflake": "snowflake_url",
+    "rabbitmq": "rabbitmq_url",
+    "pubsub": "pubsub_address",
+    "kinesis": "kinesis_endpoint",
 }
 BLOCKS = [block for page in PAGES for block in page.blocks]
 

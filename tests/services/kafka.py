@@ -1,8 +1,9 @@
 """The one Kafka broker of a test run, put together from the jars of its release: KRaft, one node, no other program.
 
 First the broker named by `EMATIX_TEST_KAFKA` (an address without login, allowed to create topics), else a fresh one on
-free ports of 127.0.0.1, with nothing kept after the run. It creates no topics by itself, and its second listener really
-checks passwords. Jars come from a Maven repository, the way connector jars do, and stay in the cache of the tests.
+free ports of 127.0.0.1, with nothing kept after the run. It creates no topics by itself; its second listener really
+checks passwords, its third wants a certificate of the client. Jars come from a Maven repository, the way connector jars
+do, and stay in the cache of the tests.
 
     python -m tests.services.kafka fetch           bring the jars into the cache; exit code 1 when they cannot be had
     python -m tests.services.kafka stop FOLDER     stop the broker of a test run
@@ -19,7 +20,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,14 @@ node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listeners=PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl},TLS://127.0.0.1:{tls},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl},TLS://127.0.0.1:{tls}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SSL,CONTROLLER:PLAINTEXT
+listener.name.tls.ssl.client.auth=required
+listener.name.tls.ssl.keystore.type=PEM
+listener.name.tls.ssl.keystore.location={certificates}/broker-all.pem
+listener.name.tls.ssl.truststore.type=PEM
+listener.name.tls.ssl.truststore.location={certificates}/ca.pem
 listener.name.sasl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
 listener.name.sasl.plain.sasl.jaas.config={module}.plain.PlainLoginModule required user_{user}="{password}";
 listener.name.sasl.scram-sha-512.sasl.jaas.config={module}.scram.ScramLoginModule required;
@@ -123,10 +129,15 @@ class Message:
 
 @dataclass(frozen=True)
 class KafkaServer:
-    """A running broker: `address` asks for no login, `sasl_address` does."""
+    """A running broker: `address` asks for no login, `sasl_address` for a password, `tls_address` for a certificate.
+
+    `certificates` is the folder with `ca.pem`, `client.pem` and `client.key`.
+    """
 
     address: str
     sasl_address: str
+    tls_address: str = ""
+    certificates: str = ""
 
     def create_topic(self, topic: str, *, partitions: int = 2, **config: str) -> str:
         """Make a topic; its name."""
@@ -188,8 +199,8 @@ def shared_server(folder: RunFolder) -> KafkaServer:
         if not address.exists():
             folder.guard(__name__)
             started = start(folder.path / "kafka")
-            address.write_text(f"{started.address} {started.sasl_address}")
-        return KafkaServer(*address.read_text().split())
+            address.write_text("\n".join(astuple(started)))
+        return KafkaServer(*address.read_text().split("\n"))
 
 
 def fetch() -> Path:
@@ -212,13 +223,16 @@ def start(home: Path) -> KafkaServer:
         "-XX:TieredStopAtLevel=1",
     ]
     java += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{fetch()}/*"]
+    certificates = _make_certificates(home / "tls")
     for attempt in range(3):  # between finding free ports and taking them, somebody else may
-        plain, sasl, controller = _free_ports(3)
+        plain, sasl, tls, controller = _free_ports(4)
         settings, data = home / "server.properties", home / f"data-{attempt}"
         settings.write_text(
             SETTINGS.format(
                 plain=plain,
                 sasl=sasl,
+                tls=tls,
+                certificates=certificates,
                 controller=controller,
                 data=data,
                 module="org.apache.kafka.common.security",
@@ -238,11 +252,40 @@ def start(home: Path) -> KafkaServer:
         )
         if made.returncode:
             raise RuntimeError(f"Kafka's storage could not be made:\n{(made.stdout + made.stderr)[-2000:]}")
-        pid = start_program(home, [*java, "kafka.Kafka", str(settings)])
-        server = KafkaServer(f"127.0.0.1:{plain}", f"127.0.0.1:{sasl}")
+        command = [*java, "kafka.Kafka", str(settings)]
+        (home / "command").write_text("\n".join(command))
+        pid = start_program(home, command)
+        server = KafkaServer(f"127.0.0.1:{plain}", f"127.0.0.1:{sasl}", f"127.0.0.1:{tls}", str(certificates))
         if answers(pid, partial(_is_up, server), PATIENCE):
             return server
     raise RuntimeError(f"Kafka did not start:\n{(home / 'log').read_text()[-2000:]}")
+
+
+def _make_certificates(folder: Path) -> Path:
+    """A certificate authority, and certificates of the broker and of one client."""
+    folder.mkdir()
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    new = ("req", "-newkey", "rsa:2048", "-nodes")
+    openssl(*new, "-x509", "-days", "30", "-subj", "/CN=test-ca", "-keyout", "ca.key", "-out", "ca.pem")
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    for name in ("broker", "client"):
+        openssl(*new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        signed = ("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+        openssl(*signed, "-days", "30", "-out", f"{name}.pem", "-extfile", "names")
+    both = (folder / "broker.key").read_text() + (folder / "broker.pem").read_text()
+    (folder / "broker-all.pem").write_text(both)
+    return folder
+
+
+def restart(home: Path, server: KafkaServer) -> None:
+    """Let the broker in `home` crash and come back on its ports, with its topics."""
+    stop_program(home)
+    pid = start_program(home, (home / "command").read_text().splitlines())
+    if not answers(pid, partial(_is_up, server), PATIENCE):
+        raise RuntimeError(f"Kafka did not come back:\n{(home / 'log').read_text()[-2000:]}")
 
 
 def stop(home: Path) -> None:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,9 @@ OPTIONS = (
     "--innodb-flush-method=nosync",
     "--skip-log-bin",
 )
+
+
+WITH_LOG = ("--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--server-id=7")
 
 
 class MariadbMissing(RuntimeError):
@@ -124,11 +127,16 @@ class MariadbServer:
                     self.run(f"KILL {number}")
 
 
-def shared_server(folder: RunFolder) -> MariadbServer:
-    """The server of this process and those it starts; in a parallel test run each worker has one of its own."""
-    if outside := os.environ.get(VARIABLE):
+def shared_server(folder: RunFolder, *, with_log: bool = False) -> MariadbServer:
+    """The server of this process and those it starts; in a parallel test run each worker has one of its own.
+
+    Args:
+        with_log: One that keeps a binary log, always of our own.
+    """
+    outside = os.environ.get(VARIABLE)
+    if outside and not with_log:
         return MariadbServer(outside, is_shared=True)
-    name = f"mariadb{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+    name = f"mariadb{'-with-log' if with_log else ''}{os.environ.get('PYTEST_XDIST_WORKER', '')}"
     address = folder.path / f"{name}.url"
     with folder.locked(name):
         if not address.exists():
@@ -137,7 +145,8 @@ def shared_server(folder: RunFolder) -> MariadbServer:
                 template = folder.path / "template-of-mariadb"
                 if not (template / "ready").exists():
                     _install(template)
-            address.write_text(start(folder.path / name, template).url)
+            options = (*(o for o in OPTIONS if o != "--skip-log-bin"), *WITH_LOG) if with_log else OPTIONS
+            address.write_text(start(folder.path / name, template, options).url)
         return MariadbServer(address.read_text())
 
 
@@ -157,7 +166,7 @@ def program() -> Path:
     )
 
 
-def start(home: Path, template: Path) -> MariadbServer:
+def start(home: Path, template: Path, options: Sequence[str] = OPTIONS) -> MariadbServer:
     """Start a server in `home` on a free port, from the empty data of a template. Whoever calls it sees to `stop`."""
     home.mkdir()
     shutil.copytree(template / "data", home / "data")
@@ -174,7 +183,7 @@ def start(home: Path, template: Path) -> MariadbServer:
         done = subprocess.run(
             # The shell leaves the server behind as nobody's child, so no one has to wait for it.
             ["sh", "-c", 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!', "sh", str(home / "log"), str(program())]
-            + [*OPTIONS, f"--datadir={home / 'data'}", f"--port={port}", f"--init-file={setup}"]
+            + [*options, f"--datadir={home / 'data'}", f"--port={port}", f"--init-file={setup}"]
             + [f"--socket={home / 's.sock'}", f"--pid-file={home / 'pid'}", f"--tmpdir={home / 'data'}"],
             cwd="/",
             # The server's own time zone must not matter.

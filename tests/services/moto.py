@@ -1,4 +1,4 @@
-"""The one S3 server of a test run: moto, in a process of its own, everything in memory.
+"""The one S3 server of a test run, which also has Kinesis: moto, in a process of its own, everything in memory.
 
 Signatures and policies are really checked, for two users: one may do everything with buckets, the other may only read.
 Conditional PUTs, ranges, uploads in parts and copies work as on Amazon's own.
@@ -27,7 +27,7 @@ from tests.services.run_folder import RunFolder
 
 PATIENCE = 60.0
 REGION = "us-east-1"
-_MAY = {"loader": ["s3:*"], "reader": ["s3:Get*", "s3:List*"]}
+_MAY = {"loader": ["s3:*", "kinesis:*", "glue:*"], "reader": ["s3:Get*", "s3:List*"]}
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,21 @@ class S3Server:
     def client(self) -> Any:
         """A client of the loader's."""
         return _client(self.endpoint, "s3", self.loader)
+
+    def kinesis(self) -> Any:
+        """A client of the loader's for Kinesis, which the same server has."""
+        return _client(self.endpoint, "kinesis", self.loader)
+
+    def glue(self) -> Any:
+        """A client of the loader's for Glue, whose schema registry the same server has."""
+        return _client(self.endpoint, "glue", self.loader)
+
+    def new_stream(self, *, shards: int = 2) -> str:
+        """An empty Kinesis stream of its own for a test; its name."""
+        name = f"t-{uuid.uuid4().hex[:16]}"
+        self.kinesis().create_stream(StreamName=name, ShardCount=shards)
+        self.kinesis().get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 30})
+        return name
 
     def new_bucket(self) -> str:
         """An empty bucket of its own for a test; its name."""

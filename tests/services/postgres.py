@@ -166,6 +166,11 @@ def stop(home: Path) -> None:
         _call(["pg_ctl", "-D", str(home / "data"), "-m", "immediate", "-w", "stop"], home, may_fail=True)
 
 
+def restart(home: Path) -> None:
+    """Let the server in `home` crash and come back on its port, with its data."""
+    _call(["pg_ctl", "-D", str(home / "data"), "-m", "immediate", "-w", "-t", "60", "restart"], home)
+
+
 def _call(command: Sequence[str], home: Path, *, may_fail: bool = False) -> None:
     owner = _owner()
     log = home / "calls.log"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,19 +132,33 @@ def test_wrong_sql_is_told_by_place(spark: SparkSession) -> None:
     assert str(found.where).startswith("line 2")
 
 
-@pytest.mark.parametrize(
-    # Connectors that no test's own load brings into the session.
-    ("source", "family"),
-    [("kafka", "kafka"), ("avro", "avro"), ("com.nobody.Source", None)],
-)
-def test_a_missing_connector_is_told_with_the_command_that_fetches_it(
-    spark: SparkSession, source: str, family: str | None
-) -> None:
-    found = explained(lambda: spark.read.format(source).load("/x"))
-    assert isinstance(found, errors.MissingJar)
-    assert f"'{source}'" in found.message
-    wanted = f"run `flow jars fetch {family}`" if family else "spark.jars"
-    assert wanted in str(found.fix)
+BARE_SESSION = """
+from ematix_flow.contracts.session import SessionNeeds, SparkSettings
+from ematix_flow.spark.failures import explain
+from ematix_flow.spark.session import open_session
+spark = open_session(SessionNeeds(), SparkSettings(master="local[1]", short_job=True))
+for source in ("kafka", "avro", "com.nobody.Source"):
+    try:
+        spark.read.format(source).load("/x")
+    except Exception as exc:
+        found = explain(exc)
+        print(type(found).__name__, found.message, found.fix, sep="|")
+"""
+
+
+def test_a_missing_connector_is_told_with_the_command_that_fetches_it() -> None:
+    # In a process of its own: the session of this one may have been given connectors by other tests.
+    done = subprocess.run([sys.executable, "-c", BARE_SESSION], capture_output=True, text=True, timeout=300, check=True)
+    found = [line.split("|") for line in done.stdout.splitlines()]
+    assert [kind for kind, _, _ in found] == ["MissingJar"] * 3
+    for (_, message, fix), source, wanted in zip(
+        found,
+        ("kafka", "avro", "com.nobody.Source"),
+        ("run `flow jars fetch kafka`", "run `flow jars fetch avro`", "spark.jars"),
+        strict=True,
+    ):
+        assert f"'{source}'" in message
+        assert wanted in fix
 
 
 def test_a_missing_driver_class_is_told_without_the_url(spark: SparkSession) -> None:

@@ -172,8 +172,8 @@ def test_a_session_of_somebody_else_is_used_but_not_fought(
     monkeypatch.setattr(sessions, "_own", None)  # from here on nobody knows that we made it
     assert open_session(NO_NEEDS, NO_WISHES) is spark
     with pytest.raises(MissingJar) as caught:
-        open_session(SessionNeeds(jars=frozenset({"kafka"})), NO_WISHES)
-    assert "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:" in str(caught.value.fix)
+        open_session(SessionNeeds(jars=frozenset({"hadoop-azure"})), NO_WISHES)  # which no test here brings
+    assert "spark.jars.packages=org.apache.hadoop:hadoop-azure:" in str(caught.value.fix)
     sessions.close_session()
     assert spark.range(3).count() == 3
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
+from ematix_flow.contracts.change_feeds import GATE, LONGEST_KEY
 from ematix_flow.contracts.dialect import Dialect
 from ematix_flow.contracts.plans import AppliedRun, OpenedRun, SettleReport
 from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.contracts.streams import STREAM
 from ematix_flow.declare.columns import BigInt, ColumnType, String, Text, TimestampTZ
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import InvalidIdentifier, WriteConflict
@@ -64,6 +66,15 @@ _TABLES: dict[str, tuple[tuple[str, ColumnType], ...]] = {
         ("metrics_json", Text()),
     ),
 }
+_GATE_COLUMNS: tuple[tuple[str, ColumnType], ...] = (
+    ("pipeline_name", _NAME),
+    ("pk_json", String(LONGEST_KEY)),
+    ("last_seen_ts_ms", BigInt()),
+    ("position", String(255)),
+    ("snapshot_ts_ms", BigInt()),
+    ("snapshot_position", String(255)),
+    ("updated_at", TimestampTZ()),
+)
 _KEYS = {
     "ledger": ("pipeline_name",),
     "applied_runs": ("pipeline_name", "logical_run"),
@@ -106,15 +117,19 @@ class Books:
         schema = self.dialect.bookkeeping_schema
         make_schema = self.dialect.create_schema(schema) if schema else None
         statements = [make_schema] if make_schema else []
-        for name, columns in _TABLES.items():
-            keys = _KEYS[name]
-            parts = [
-                f"{self.dialect.quote(column)} {self.dialect.type_sql(kind)}{' NOT NULL' if column in keys else ''}"
-                for column, kind in columns
-            ]
-            parts.append(f"PRIMARY KEY ({self.dialect.columns(keys)})")
-            statements.append(f"CREATE TABLE IF NOT EXISTS {self.table(name)} ({', '.join(parts)})")
-        return statements
+        return [*statements, *(self._create(name, columns, _KEYS[name]) for name, columns in _TABLES.items())]
+
+    def gate_statement(self) -> str:
+        """The DDL of the table that only targets of change feeds have."""
+        return self._create(GATE, _GATE_COLUMNS, ("pipeline_name", "pk_json"))
+
+    def _create(self, name: str, columns: Sequence[tuple[str, ColumnType]], keys: Sequence[str]) -> str:
+        parts = [
+            f"{self.dialect.quote(column)} {self.dialect.type_sql(kind)}{' NOT NULL' if column in keys else ''}"
+            for column, kind in columns
+        ]
+        parts.append(f"PRIMARY KEY ({self.dialect.columns(keys)})")
+        return f"CREATE TABLE IF NOT EXISTS {self.table(name)} ({', '.join(parts)})"
 
     def open(
         self,
@@ -200,7 +215,7 @@ class Books:
             f"SELECT generation, open_run_id FROM {self.table('ledger')} "
             f"WHERE pipeline_name = {self._text(run.pipeline)}{lock_clause}"
         ).fetchone()
-        if row is None or int(row[0]) != run.generation or row[1] != run.run_id:
+        if row is None or int(row[0]) != run.generation or row[1] != run.opened_id:
             raise WriteConflict(
                 f"Another run of '{run.pipeline}' was faster; this one changed nothing.",
                 fix="look at `flow runs list`; run it again if it is still needed",
@@ -239,14 +254,12 @@ class Books:
             db.execute(f"DELETE FROM {self.table('watermarks')} WHERE pipeline_name = {self._text(run.pipeline)}")
             mark = {"pipeline_name": run.pipeline, "column_name": column, "last_value": report.watermark}
             self._insert(db, "watermarks", {**mark, "updated_at": now})
-        metrics = {
-            "version": 1,
-            "rows": report.rows,
-            "inserted": report.inserted,
-            "updated": report.updated,
-            "closed": report.closed,
-            "deleted": report.deleted,
-        }
+        metrics = json.dumps(run.metrics(report))
+        if run.batch is not None:  # of a stream only the last batch is kept
+            db.execute(
+                f"DELETE FROM {self.table('applied_runs')} WHERE pipeline_name = {self._text(run.pipeline)} "
+                f"AND logical_run = {self._text(run.logical_run)}"
+            )
         self._insert(
             db,
             "applied_runs",
@@ -255,23 +268,30 @@ class Books:
                 "logical_run": run.logical_run,
                 "run_id": run.run_id,
                 "applied_at": now,
-                "metrics_json": json.dumps(metrics),
+                "metrics_json": metrics,
             },
         )
-        self._update(
-            db,
-            "run_history",
-            {
-                "status": "success",
-                "path": path,
-                "finished_at": now,
-                "rows_inserted": report.inserted,
-                "rows_updated": changed,
-                "rows_unchanged": unchanged,
-                "metrics_json": json.dumps(metrics),
-            },
-            f"run_id = {self._text(run.run_id)}",
-        )
+        if run.batch is None:
+            self._update(
+                db,
+                "run_history",
+                {
+                    "status": "success",
+                    "path": path,
+                    "finished_at": now,
+                    "rows_inserted": report.inserted,
+                    "rows_updated": changed,
+                    "rows_unchanged": unchanged,
+                    "metrics_json": metrics,
+                },
+                f"run_id = {self._text(run.run_id)}",
+            )
+        else:
+            counts = {"rows_inserted": report.inserted, "rows_updated": changed, "rows_unchanged": unchanged}
+            sums = [f"{column} = coalesce({column}, 0) + {number}" for column, number in counts.items()]
+            db.execute(
+                f"UPDATE {self.table('run_history')} SET {', '.join(sums)} WHERE run_id = {self._text(run.opened_id)}"
+            )
         db.execute(
             f"UPDATE {self.table('ledger')} SET generation = generation + 1, "
             f"settled_at = {self.dialect.literal(now, TimestampTZ())} "
@@ -286,6 +306,10 @@ class Books:
                 "run_history",
                 {"status": "failed", "finished_at": now, "error_message": _keepable(error)},
                 f"run_id = {self._text(run.run_id)}",
+            )
+        elif run.logical_run == STREAM:
+            self._update(
+                db, "run_history", {"status": "success", "finished_at": now}, f"run_id = {self._text(run.run_id)}"
             )
         elif run.applied is not None:
             self._update(

@@ -25,6 +25,9 @@ BACKENDS: dict[str, Entry] = {
     "mysql": Entry("ematix_flow.backends.mysql:MysqlBackend", extra="mysql"),
     "duckdb": Entry("ematix_flow.backends.duckdb:DuckdbBackend", extra="duckdb"),
     "kafka": Entry("ematix_flow.backends.kafka:KafkaBackend", extra="kafka"),
+    "rabbitmq": Entry("ematix_flow.backends.rabbitmq:RabbitmqBackend", extra="rabbitmq"),
+    "pubsub": Entry("ematix_flow.backends.pubsub:PubsubBackend", extra="pubsub"),
+    "kinesis": Entry("ematix_flow.backends.kinesis:KinesisBackend", extra="kinesis"),
     "delta_local": Entry("ematix_flow.backends.delta:DeltaBackend", extra="spark", jars=("delta",)),
     "delta_s3": Entry("ematix_flow.backends.delta:S3DeltaBackend", extra="s3", jars=("delta", "hadoop-aws")),
     "iceberg": Entry("ematix_flow.backends.iceberg:IcebergBackend", extra="spark", jars=("iceberg",)),
@@ -33,6 +36,10 @@ BACKENDS: dict[str, Entry] = {
     "redshift": Entry("ematix_flow.backends.redshift:RedshiftBackend", extra="redshift"),
     "object_store_local": Entry("ematix_flow.backends.files:FilesBackend", extra="spark"),
     "object_store_s3": Entry("ematix_flow.backends.files_s3:S3FilesBackend", extra="s3", jars=("hadoop-aws",)),
+    "object_store_gcs": Entry("ematix_flow.backends.files_gcs:GcsFilesBackend", extra="gcs", jars=("gcs-connector",)),
+    "object_store_azure": Entry(
+        "ematix_flow.backends.files_azure:AzureFilesBackend", extra="azure", jars=("hadoop-azure",)
+    ),
 }
 
 

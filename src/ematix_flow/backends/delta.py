@@ -12,8 +12,9 @@ from ematix_flow.backends.files_frames import held_by_folders
 from ematix_flow.backends.files_store import LocalStore, Store, require_no_pattern
 from ematix_flow.backends.files_store_s3 import S3Store
 from ematix_flow.backends.json_books import file_name
-from ematix_flow.backends.lake import Commit, LakeBackend, LandedRows, told
+from ematix_flow.backends.lake import Commit, LandedRows, told
 from ematix_flow.backends.lake_dialect import LakeDialect
+from ematix_flow.backends.lake_stream import DeltaStreams
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Statement
 from ematix_flow.contracts.session import SessionNeeds
@@ -57,7 +58,7 @@ class DeltaDialect(LakeDialect):
         return f" USING delta{partitions}" + (f" TBLPROPERTIES ({', '.join(properties)})" if properties else "")
 
 
-class DeltaBackend(LakeBackend):
+class DeltaBackend(DeltaStreams):
     """The Delta tables below one folder."""
 
     connection_type: ClassVar[type[Connection]] = DeltaLocalConnection

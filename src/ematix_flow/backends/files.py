@@ -1,4 +1,4 @@
-"""Files as source and target: Parquet, CSV, JSON lines and ORC below one folder, or in one bucket (`files_s3.py`).
+"""Files as source and target: Parquet, CSV, JSON lines and ORC below one folder, or in one bucket (`files_s3.py`, …).
 
 A table is the folder `<path>/<schema>/<table>`, or a prefix of the user's own. Targets append or replace, exactly once
 per logical run: rows are staged by Spark, then published by one rename of the table's manifest (see `files_table.py`),
@@ -31,6 +31,7 @@ from ematix_flow.backends.files_options import (
 from ematix_flow.backends.files_shape import Schema, described, footer_schema, joined, readable
 from ematix_flow.backends.files_sql import folder_query, is_prefix
 from ematix_flow.backends.files_store import LocalStore, Store
+from ematix_flow.backends.files_stream import FileStreams
 from ematix_flow.backends.files_table import DataFile, Manifest, TableFolder
 from ematix_flow.backends.folder import FolderBackend
 from ematix_flow.backends.json_books import file_name
@@ -42,7 +43,8 @@ from ematix_flow.contracts.left_out import LeftOutFile, left_out_words
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef, TableShape
-from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection, ObjectStoreS3Connection
+from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection
+from ematix_flow.declare.connection_base import HoldsFiles
 from ematix_flow.declare.fileformats import TYPED_FORMATS as TYPED, FileFormat, format_from_path
 from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.target import FileOptions, TargetSpec
@@ -65,7 +67,7 @@ SMALL_FILE_BYTES = FILE_BYTES // 8
 """Files of less than this on average are put together: they cost readers more than writing them anew costs once."""
 
 
-class FilesBackend(FolderBackend):
+class FilesBackend(FileStreams, FolderBackend):
     """The files below one folder of this machine."""
 
     connection_type: ClassVar[type[Connection]] = ObjectStoreLocalConnection
@@ -77,7 +79,7 @@ class FilesBackend(FolderBackend):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        assert isinstance(connection, ObjectStoreLocalConnection | ObjectStoreS3Connection)
+        assert isinstance(connection, HoldsFiles)
         self.file_format = cast(FileFormat, connection.format)
         self.options = FileOptions(
             csv_read_options=given_read_options(connection.csv_read_options),
@@ -322,7 +324,7 @@ class FilesBackend(FolderBackend):
         with table.locked():
             before = table.current()
             known = before.pipeline(run.pipeline)
-            if run.logical_run in known.applied:
+            if run.is_held(known.applied_run(run.logical_run)):
                 return SettleReport(rows=0, replayed=True)
             self.books.require_current(run, known.generation)
             replaces = plan.target.mode == "truncate"
@@ -365,5 +367,5 @@ class FilesBackend(FolderBackend):
     def _final_name(self, file: DataFile, number: int, run: OpenedRun, stamp: Stamp) -> str:
         """Sortable by time; the same run never makes the same name twice, and two runs never share one."""
         moment = stamp.now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
-        name = f"{moment}-{digest(f'{run.pipeline} {run.logical_run}')}-{number:05d}.{EXTENSION[self.file_format]}"
+        name = f"{moment}-{digest(f'{run.pipeline} {run.load_name}')}-{number:05d}.{EXTENSION[self.file_format]}"
         return "/".join([*file.path.split("/")[:-1], name])

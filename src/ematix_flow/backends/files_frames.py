@@ -200,6 +200,18 @@ class FrameFiles:
 
     # ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def lines(self, folder: str, files: Sequence[DataFile]) -> DataFrame:
+        """Every line of some files as text in `value`, with the columns of their partition folders."""
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        self._refuse_unreadable(files)
+        partitions = partition_names(files, folder)
+        reader = self.spark.read.format("text")
+        reader = reader.schema(_with_text(StructType([StructField("value", StringType())]), partitions))
+        if partitions:
+            reader = reader.option("basePath", self.store.spark_uri(folder))
+        return reader.load([self.store.spark_path(f"{folder}/{file.path}") for file in files])
+
     def _json_schema(self, paths: Sequence[str], expected: Expected) -> StructType:
         """Inferred types, except where the declared type wants the value's exact text."""
         from pyspark.sql.types import DecimalType, DoubleType, StringType, StructField, StructType

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.translation.answers import run_translated
+from ematix_flow.backends.translation.own_functions import OwnFunctions
 from ematix_flow.backends.translation.spark_sql import parsed_query, spark_query
 from ematix_flow.backends.translation.text import UserSql
 from ematix_flow.contracts.shapes import TableRef
@@ -38,26 +39,40 @@ class FolderQuery:
         """The query over the views, word for word; Spark SQL when it was written in that."""
         return self.tree.sql(dialect="spark")
 
-    def frame(self, spark: SparkSession) -> DataFrame:
+    def changed(self, change: Callable[[exp.Expr], None]) -> FolderQuery:
+        """The query after a change to its tree, which is made in both of its readings."""
+        from sqlglot import parse_one
+
+        change(self.tree)
+        if self.given is None:
+            return self
+        given = parse_one(self.given, read="spark")
+        change(given)
+        return replace(self, given=given.sql(dialect="spark"))
+
+    def frame(self, spark: SparkSession, run: Callable[[SparkSession, str], DataFrame] | None = None) -> DataFrame:
         """The rows of the query. The views must have been made.
+
+        Args:
+            run: Who runs Spark SQL, when it is not Spark alone: queries may call functions of the user's own.
 
         Raises:
             InvalidSource: it says something that Spark cannot do with the same meaning; the message points at it.
         """
         if self.written.dialect == "spark":
-            return spark.sql(self.sql)
+            return spark.sql(self.sql) if run is None else run_translated(spark, self.sql, self.written, run)
         schemas = {
             view: {field.name: field.dataType.simpleString() for field in spark.table(view).schema.fields}
             for view in self.views
         }
         try:
             translated = spark_query(self.tree.copy(), self.written, schemas)
-            return run_translated(spark, translated, self.written)
+            return run_translated(spark, translated, self.written, run)
         except FlowError as refused:
             if self.given is None:
                 raise
             try:
-                return run_translated(spark, self.given, self.written)
+                return run_translated(spark, self.given, self.written, run)
             except FlowError:
                 raise refused from None
 
@@ -71,28 +86,28 @@ def is_prefix(text: str) -> bool:
     return bool(text.strip()) and not any(character.isspace() for character in text.strip())
 
 
-def folder_query(sql: str, dialect: SqlDialect = "spark") -> FolderQuery:
+def folder_query(sql: str, dialect: SqlDialect = "spark", own: OwnFunctions | None = None) -> FolderQuery:
     """Find the folders in a query and put views in their place. Names of CTEs are not folders.
 
     `schema.table` is the folder `schema/table`; a name alone, also a quoted one with slashes, is a prefix. Columns may
-    go on naming their table, with or without the schema.
+    go on naming their table, with or without the schema. `own` are functions of the user's that it may call.
 
     Raises:
         InvalidSource: it is not one SELECT that can be parsed, or a name has more than two parts.
     """
-    written = UserSql(sql, dialect)
+    written = UserSql(sql, dialect, own=own)
     try:
         tree = parsed_query(written)
     except InvalidSource as refused:
         if dialect != "datafusion":
             raise
         try:
-            return folder_query(sql)
+            return folder_query(sql, own=own)
         except InvalidSource:
             raise refused from None
     views: _Views = {}
     _put_views(tree, views)
-    given = _as_given(sql, views) if dialect == "datafusion" else None
+    given = _as_given(written, views) if dialect == "datafusion" else None
     return FolderQuery(
         written,
         tree,
@@ -105,10 +120,10 @@ def folder_query(sql: str, dialect: SqlDialect = "spark") -> FolderQuery:
 _Views = dict[tuple[TableRef, int | str | None], str]
 
 
-def _as_given(sql: str, views: _Views) -> str | None:
+def _as_given(written: UserSql, views: _Views) -> str | None:
     """The text as the Spark SQL it may have been all along, over the same views."""
     try:
-        tree = parsed_query(UserSql(sql, "spark"))
+        tree = parsed_query(replace(written, dialect="spark"))
     except InvalidSource:
         return None
     known = dict(views)

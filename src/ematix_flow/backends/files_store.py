@@ -1,6 +1,6 @@
 """The few file operations that bookkeeping needs: what any place for files must offer, and one local folder.
 
-Rows never pass through here: Spark reads and writes them by path. Buckets are in `files_store_s3.py`.
+Rows never pass through here: Spark reads and writes them by path. Buckets are in `bucket_store.py`.
 """
 
 from __future__ import annotations

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from datetime import datetime
-from typing import Any
 
 from ematix_flow.backends.files_options import prefix_segments, unfit_name
 from ematix_flow.backends.files_sql import folder_query, is_prefix
 from ematix_flow.backends.files_store import LocalStore, Store
-from ematix_flow.backends.json_books import JsonBooks
+from ematix_flow.backends.json_books import KeepsJsonBooks
 from ematix_flow.contracts.backend import Backend, Health
-from ematix_flow.contracts.plans import OpenedRun, SourceQuery
+from ematix_flow.contracts.plans import SourceQuery
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.sql_dialects import SqlDialect
@@ -21,10 +17,8 @@ from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import InvalidDeclaration, InvalidIdentifier
 
 
-class FolderBackend(Backend):
+class FolderBackend(KeepsJsonBooks, Backend):
     """Tables that are folders `<schema>/<table>` of one store. Subclasses make the books."""
-
-    books: JsonBooks
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -80,58 +74,3 @@ class FolderBackend(Backend):
         if self.store.is_file(folder):
             return self.store.size(folder)
         return sum(file.size for file in self.store.visible_files(folder))
-
-    # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @contextmanager
-    def lease(self, pipeline: str) -> Iterator[None]:
-        """Hold the pipeline for this process; `AlreadyRunning` when a living run holds it."""
-        with ExitStack() as stack:
-            with self.store.explained():
-                stack.enter_context(self.books.lease(pipeline))
-            yield
-
-    def open_run(
-        self,
-        pipeline: str,
-        *,
-        run_id: str,
-        logical_run: str | None,
-        target: TableRef,
-        mode: str,
-        now: datetime,
-    ) -> OpenedRun:
-        """Write the `running` record, sweep up after dead runs, and say what is known."""
-        with self.store.explained():
-            self.before_opening(pipeline)
-            return self.books.open(
-                pipeline,
-                run_id=run_id,
-                logical_run=logical_run,
-                folder=self.folder_of(target),
-                target=target,
-                mode=mode,
-                now=now,
-            )
-
-    def before_opening(self, pipeline: str) -> None:
-        """Settle what a dead run of the pipeline left open."""
-
-    def folder_of(self, table: TableRef) -> str:
-        """The folder of a table in the store."""
-        return f"{table.schema}/{table.name}"
-
-    def close_run(self, run: OpenedRun, *, error: str | None, now: datetime) -> None:
-        """End the run in history and ledger."""
-        with self.store.explained():
-            self.books.close(run, error=error, now=now)
-
-    def peek(self, pipeline: str) -> tuple[str, str] | None:
-        """The stored watermark, without opening a run."""
-        with self.store.explained():
-            return self.books.peek(pipeline)
-
-    def record_step(self, run: OpenedRun, step: str, *, error: str | None, metrics: Any, started: datetime) -> None:
-        """Add the history record of one after-load transform."""
-        with self.store.explained():
-            self.books.record_step(run, step, error=error, metrics=metrics, started=started)

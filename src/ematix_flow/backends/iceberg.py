@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 from ematix_flow.backends.files_store import LocalStore, Store
 from ematix_flow.backends.files_store_s3 import S3Store
-from ematix_flow.backends.lake import Commit, LakeBackend, told
+from ematix_flow.backends.lake import Commit, told
 from ematix_flow.backends.lake_dialect import LakeDialect
+from ematix_flow.backends.lake_stream import IcebergStreams
 from ematix_flow.backends.locks import digest
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.session import SessionNeeds
@@ -70,7 +71,7 @@ class IcebergDialect(LakeDialect):
         return f" USING iceberg{partitions} TBLPROPERTIES ({', '.join(properties)})"
 
 
-class IcebergBackend(LakeBackend):
+class IcebergBackend(IcebergStreams):
     """The Iceberg tables of one catalog."""
 
     connection_type: ClassVar[type[Connection]] = IcebergConnection

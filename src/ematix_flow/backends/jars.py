@@ -44,7 +44,8 @@ class Family:
     """The jars of one connector.
 
     Attributes:
-        coordinates: Every jar that Spark does not bring itself, as `group:artifact:version`.
+        coordinates: Every jar that Spark does not bring itself, as `group:artifact:version`, and `:classifier` where
+            the jar is one of several of that version.
         probe: A class that is there exactly when the connector is; asked of sessions that we did not start.
         extensions: What goes into `spark.sql.extensions`.
         conf: Settings without which the connector does not work.
@@ -87,6 +88,9 @@ _AWS_PARTS = (
     "utils",
 )
 
+_COMMITTERS = "org.apache.spark:spark-hadoop-cloud_2.13:4.0.0"  # output committers, without their dependencies
+_OPENSSL = "org.wildfly.openssl:wildfly-openssl:1.1.3.Final"
+
 JARS: Mapping[str, Mapping[str, Family]] = {
     "4.0": {
         "kafka": Family(
@@ -98,6 +102,11 @@ JARS: Mapping[str, Mapping[str, Family]] = {
                 "org.apache.commons:commons-pool2:2.12.0",
             ),
             probe="org.apache.spark.sql.kafka010.KafkaSourceProvider",
+        ),
+        # With everything it uses inside: Amazon's login for the Kafka client, renewed by itself.
+        "msk-iam": Family(
+            ("software.amazon.msk:aws-msk-iam-auth:2.3.2:all",),
+            probe="software.amazon.msk.auth.iam.IAMClientCallbackHandler",
         ),
         "avro": Family(("org.apache.spark:spark-avro_2.13:4.0.0",), probe="org.apache.spark.sql.avro.AvroFileFormat"),
         "delta": Family(
@@ -122,14 +131,24 @@ JARS: Mapping[str, Mapping[str, Family]] = {
         "hadoop-aws": Family(
             (
                 "org.apache.hadoop:hadoop-aws:3.4.1",
-                "org.apache.spark:spark-hadoop-cloud_2.13:4.0.0",  # its output committer, without its dependencies
-                "org.wildfly.openssl:wildfly-openssl:1.1.3.Final",
+                _COMMITTERS,
+                _OPENSSL,
                 "software.amazon.eventstream:eventstream:1.0.1",
                 "org.reactivestreams:reactive-streams:1.0.4",
                 # The parts of Amazon's library that are used, 10 MB; the bundle with everything in it has 550.
                 *(f"software.amazon.awssdk:{part}:2.24.12" for part in _AWS_PARTS),
             ),
             probe="org.apache.hadoop.fs.s3a.S3AFileSystem",
+        ),
+        # With everything it uses inside, under names of its own; 4.0 is made for the Hadoop that Spark 4.0 has.
+        "gcs-connector": Family(
+            ("com.google.cloud.bigdataoss:gcs-connector:4.0.4:shaded", _COMMITTERS),
+            probe="com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
+        ),
+        "hadoop-azure": Family(
+            # One patch version ahead of Spark's own Hadoop: the first that can speak to accounts without directories.
+            ("org.apache.hadoop:hadoop-azure:3.4.2", _COMMITTERS, _OPENSSL),
+            probe="org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem",
         ),
         "postgresql": Family(("org.postgresql:postgresql:42.7.14",), probe="org.postgresql.Driver"),
         "mysql": Family(("com.mysql:mysql-connector-j:9.7.0",), probe="com.mysql.cj.jdbc.Driver"),
@@ -150,13 +169,13 @@ class Jar:
     @property
     def file_name(self) -> str:
         """How the jar is called in a repository and in the cache."""
-        _, artifact, version = self.coordinate.split(":")
-        return f"{artifact}-{version}.jar"
+        _, artifact, version, *classifier = self.coordinate.split(":")
+        return "-".join([artifact, version, *classifier]) + ".jar"
 
     @property
     def repository_path(self) -> str:
         """Where a Maven repository keeps it."""
-        group, artifact, version = self.coordinate.split(":")
+        group, artifact, version, *_ = self.coordinate.split(":")
         return f"{group.replace('.', '/')}/{artifact}/{version}/{self.file_name}"
 
 

@@ -19,7 +19,7 @@ import re
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -64,12 +64,18 @@ class PipelineState:
         mark = Mark(**known["watermark"]) if known["watermark"] else None
         return PipelineState(known["generation"], mark, known["applied"])
 
+    def applied_run(self, logical_run: str) -> AppliedRun | None:
+        """The logical run, if the target holds it; of a stream, its last batch."""
+        known = self.applied.get(logical_run)
+        return AppliedRun(logical_run, known["run_id"], known["metrics"]) if known else None
+
 
 class JsonBooks(ABC):
     """Reads and writes the books of one root folder."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._streamed: dict[str, int] = {}  # rows of streams, by run, until their history is written
 
     @abstractmethod
     def state(self, pipeline: str, folders: Sequence[str]) -> PipelineState:
@@ -160,7 +166,7 @@ class JsonBooks(ABC):
                 "metrics_json": None,
             },
         )
-        applied, settled = state.applied.get(chosen), ledger.get("settled_at")
+        settled = ledger.get("settled_at")
         return OpenedRun(
             pipeline=pipeline,
             run_id=run_id,
@@ -168,7 +174,7 @@ class JsonBooks(ABC):
             generation=state.generation,
             watermark=(state.mark.column, state.mark.value) if state.mark else None,
             resumed=interrupted is not None and chosen == interrupted["logical_run"],
-            applied=AppliedRun(chosen, applied["run_id"], applied["metrics"]) if applied else None,
+            applied=state.applied_run(chosen),
             settled_at=datetime.fromisoformat(settled) if settled else None,
         )
 
@@ -195,7 +201,7 @@ class JsonBooks(ABC):
     def require_current(self, run: OpenedRun, generation: int) -> None:
         """Make sure that nobody committed for this pipeline since the run was planned."""
         ledger = self.ledger(run.pipeline)
-        is_open = ledger["open"] is not None and ledger["open"]["run_id"] == run.run_id
+        is_open = ledger["open"] is not None and ledger["open"]["run_id"] == run.opened_id
         if not is_open or max(ledger["generation"], generation) != run.generation:
             raise WriteConflict(
                 f"Another run of '{run.pipeline}' was faster; this one changed nothing.",
@@ -219,14 +225,7 @@ class JsonBooks(ABC):
         applied = {
             "run_id": run.run_id,
             "applied_at": instant_text(now),
-            "metrics": {
-                "version": 1,
-                "rows": report.rows,
-                "inserted": report.inserted,
-                "updated": report.updated,
-                "closed": report.closed,
-                "deleted": report.deleted,
-            },
+            "metrics": run.metrics(report),
         }
         return replace(before, generation=generation, mark=mark, applied={**before.applied, run.logical_run: applied})
 
@@ -234,6 +233,10 @@ class JsonBooks(ABC):
         """Bring the copies up to what was committed; a crash before this is mended by the next open."""
         self._keep_mark(run.pipeline, state.mark, now)
         self.write_ledger(run.pipeline, generation=state.generation, settled_at=instant_text(now))
+        if run.batch is not None:
+            rows = state.applied[run.logical_run]["metrics"]["inserted"]
+            self._streamed[run.opened_id] = self._streamed.get(run.opened_id, 0) + rows
+            return  # a stream's history is written when it ends, not with every batch
         record = self.store.read_json(self._history_path(run.run_id))
         if record is not None:
             metrics = state.applied[run.logical_run]["metrics"]
@@ -246,7 +249,9 @@ class JsonBooks(ABC):
             end = {"status": "failed", "finished_at": instant_text(now), "error_message": scrub(error)}
             self._write_history(run.run_id, {**record, **end})
         elif record is not None and record["status"] == "running":
-            self._write_history(run.run_id, {**record, **_success(record["mode"], _NOTHING, now), "metrics_json": None})
+            rows = self._streamed.pop(run.run_id, 0)
+            end = _success(record["mode"], {**_NOTHING, "rows": rows, "inserted": rows}, now)
+            self._write_history(run.run_id, {**record, **end, "metrics_json": None})
         ledger = self.ledger(run.pipeline)
         if ledger["open"] is not None and ledger["open"]["run_id"] == run.run_id:
             self.write_ledger(run.pipeline, open=None)
@@ -313,6 +318,66 @@ class JsonBooks(ABC):
     def book_path(self, book: str, pipeline: str) -> str:
         """Where one of a pipeline's books is."""
         return f"{BOOKS}/{book}/{file_name(pipeline)}.json"
+
+
+class KeepsJsonBooks:
+    """A backend whose books are JSON files of a store."""
+
+    store: Store
+    books: JsonBooks
+
+    @contextmanager
+    def lease(self, pipeline: str) -> Iterator[None]:
+        """Hold the pipeline for this process; `AlreadyRunning` when a living run holds it."""
+        with ExitStack() as stack:
+            with self.store.explained():
+                stack.enter_context(self.books.lease(pipeline))
+            yield
+
+    def open_run(
+        self,
+        pipeline: str,
+        *,
+        run_id: str,
+        logical_run: str | None,
+        target: TableRef,
+        mode: str,
+        now: datetime,
+    ) -> OpenedRun:
+        """Write the `running` record, sweep up after dead runs, and say what is known."""
+        with self.store.explained():
+            self.before_opening(pipeline)
+            return self.books.open(
+                pipeline,
+                run_id=run_id,
+                logical_run=logical_run,
+                folder=self.folder_of(target),
+                target=target,
+                mode=mode,
+                now=now,
+            )
+
+    def before_opening(self, pipeline: str) -> None:
+        """Settle what a dead run of the pipeline left open."""
+
+    def folder_of(self, table: TableRef) -> str:
+        """The folder of a table in the store."""
+        return f"{table.schema}/{table.name}"
+
+    def close_run(self, run: OpenedRun, *, error: str | None, now: datetime) -> None:
+        """End the run in history and ledger."""
+        with self.store.explained():
+            self.books.close(run, error=error, now=now)
+
+    def peek(self, pipeline: str) -> tuple[str, str] | None:
+        """The stored watermark, without opening a run."""
+        with self.store.explained():
+            return self.books.peek(pipeline)
+
+    def record_step(self, run: OpenedRun, step: str, *, error: str | None, metrics: Any, started: datetime) -> None:
+        """Add the history record of one after-load transform."""
+        with self.store.explained():
+            self.books.record_step(run, step, error=error, metrics=metrics, started=started)
 
 
 def file_name(name: str) -> str:

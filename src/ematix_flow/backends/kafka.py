@@ -1,4 +1,5 @@
-"""Kafka as a batch target: every row of a load becomes one message, appended once per logical run.
+"""Kafka as a target: every row of a load becomes one message, appended once per logical run. As a source of streams
+it is in `kafka_stream.py`.
 
 A load is worked out first (`kafka_rows.py`), so a value that cannot be sent stops it before the first message. It then
 goes out in parts of some megabytes, each in one transaction together with its line in the books (`kafka_books.py`). A
@@ -15,7 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ematix_flow.backends import kafka_rows
+from ematix_flow.backends import kafka_registry, kafka_rows
 from ematix_flow.backends.kafka_books import PREFIX, KafkaBooks, books_topic, read_books
 from ematix_flow.backends.kafka_client import (
     Cluster,
@@ -24,9 +25,12 @@ from ematix_flow.backends.kafka_client import (
     too_large,
     unknown_topic,
 )
+from ematix_flow.backends.kafka_stream import KafkaStreams
+from ematix_flow.backends.registries import registry_of_kafka
 from ematix_flow.contracts.backend import Backend, Capabilities, Health
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp
+from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef, TableShape
 from ematix_flow.declare.columns import UUID, Bytes, String, Text
 from ematix_flow.declare.connection import Connection, KafkaConnection
@@ -42,15 +46,14 @@ from ematix_flow.errors import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-PAYLOADS: tuple[kafka_rows.PayloadFormat, ...] = ("json", "raw_bytes")
-LATER = ("avro", "protobuf")
+PAYLOADS: tuple[kafka_rows.PayloadFormat, ...] = ("json", "raw_bytes", "avro", "protobuf")
 _OVERHEAD_BYTES = 512
 """What the protocol adds to a message; a message that is nearer to the limit is left to the broker to judge."""
 
 
-class KafkaBackend(Backend):
+class KafkaBackend(KafkaStreams, Backend):
     """One Kafka cluster. Not a source of batches: topics have no end."""
 
     connection_type: ClassVar[type[Connection]] = KafkaConnection
@@ -66,6 +69,8 @@ class KafkaBackend(Backend):
         super().__init__(connection)
         assert isinstance(connection, KafkaConnection)
         self.kafka = connection
+        if connection.payload_format == "avro":
+            self.needs = SessionNeeds(jars=frozenset({"avro"}))
         self._books: dict[str, KafkaBooks] = {}
         self._opened_at: dict[str, int] = {}
 
@@ -115,6 +120,8 @@ class KafkaBackend(Backend):
         cluster_of(self.kafka)
 
     def _check_payload(self, target: TargetSpec) -> None:
+        if self._payload in ("avro", "protobuf"):
+            registry_of_kafka(self.kafka)
         if self._payload != "raw_bytes":
             return
         left = [c for c in target.table.columns if c.name != target.broker.message_key_column]
@@ -128,11 +135,6 @@ class KafkaBackend(Backend):
     @property
     def _payload(self) -> kafka_rows.PayloadFormat:
         written = self.kafka.payload_format or "json"
-        if written in LATER:
-            raise UnsupportedBackend(
-                f"Connection '{self.kafka.name}': payload_format='{written}' is not part of this version.",
-                fix=f"use one of {listed(PAYLOADS)}",
-            )
         for payload in PAYLOADS:
             if written == payload:
                 return payload
@@ -170,8 +172,9 @@ class KafkaBackend(Backend):
         )
 
     def close(self) -> None:
-        """Let go of the producers."""
+        """Let go of producers and consumers."""
         self._books.clear()
+        self.leave_group()
 
     # ── target ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,7 +182,7 @@ class KafkaBackend(Backend):
         self, frame: DataFrame, plan: BatchPlan, run: OpenedRun | None, stamp: Stamp, *, dry_run: bool = False
     ) -> SettleReport:
         """Work all messages out, then send them; a repeated logical run sends nothing. A dry run only counts."""
-        rows = kafka_rows.to_messages(frame, plan, self._payload)
+        rows = kafka_rows.to_messages(frame, plan, self._payload, self._framed_value(frame, plan))
         rows.persist()
         try:
             found = kafka_rows.measured(rows, plan)
@@ -194,6 +197,11 @@ class KafkaBackend(Backend):
             return self._send(rows, found, limit, plan, run, stamp)
         finally:
             rows.unpersist()
+
+    def _framed_value(self, frame: DataFrame, plan: BatchPlan) -> Column | None:
+        """A row's message where it has a schema."""
+        has_schema = self._payload in ("avro", "protobuf")
+        return kafka_registry.framed_value(frame, plan, self.kafka) if has_schema else None
 
     def _send(
         self,
@@ -215,7 +223,7 @@ class KafkaBackend(Backend):
                 cluster=self.cluster,
                 topic=plan.table.name,
                 pipeline=run.pipeline,
-                logical_run=run.logical_run,
+                logical_run=run.load_name,
                 run_id=run.run_id,
                 opening=books.state.ledger["opening"],
                 since=self._opened_at[run.pipeline],

@@ -38,6 +38,7 @@ from ematix_flow.backends.locks import FileLock, digest
 from ematix_flow.contracts.plans import PATH_OF, AppliedRun, OpenedRun, SettleReport
 from ematix_flow.contracts.runtime import instant_text
 from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import AlreadyRunning, ConnectionFailed, StatementFailed
 
@@ -279,8 +280,8 @@ class KafkaBooks:
 
     def parts_of(self, run: OpenedRun) -> tuple[int | None, dict[int, dict[str, Any]]]:
         """Into how many parts an interrupted load was cut, and which of them are in the topic."""
-        sending = self.state.entries.get(("sending", run.logical_run))
-        return (sending["parts"], self.state.parts(run.logical_run)) if sending else (None, {})
+        sending = self.state.entries.get(("sending", run.load_name))
+        return (sending["parts"], self.state.parts(run.load_name)) if sending else (None, {})
 
     def begin_sending(self, run: OpenedRun, parts: int, report: SettleReport, column: str | None) -> None:
         """Note what is about to be sent; if only the end of the run is lost, the next one can write it down."""
@@ -290,60 +291,70 @@ class KafkaBooks:
             "rows": report.rows,
             "column": column,
             "mark": report.watermark,
+            "logical_run": run.logical_run,
+            "batch": None if run.batch is None else run.batch.to_dict(),
         }
-        self._write({("sending", run.logical_run): what})
+        self._write({("sending", run.load_name): what})
         self._may_have_sent = True
 
     def settle(self, run: OpenedRun, report: SettleReport, column: str | None, now: datetime) -> None:
         """Everything is sent: write mark, applied run and history in one transaction."""
-        self._write(self._settled(run.logical_run, run.run_id, report, column, now))
+        self._write(self._settled(run, report, column, now))
         self._may_have_sent = False
 
-    def _settle_sent(self, logical_run: str, now: datetime) -> None:
+    def _settle_sent(self, load: str, now: datetime) -> None:
         """A run died after its last part and before its books were written: write them."""
-        sending = self.state.entries[("sending", logical_run)]
+        sending = self.state.entries[("sending", load)]
         report = SettleReport(rows=sending["rows"], inserted=sending["rows"], watermark=sending["mark"])
-        self._write(self._settled(logical_run, sending["run_id"], report, sending["column"], now))
+        batch = StreamBatch(**sending["batch"]) if sending.get("batch") else None
+        logical_run = sending.get("logical_run", load)
+        run = OpenedRun(self.pipeline, sending["run_id"], logical_run, 0, None, False, None, batch=batch)
+        self._write(self._settled(run, report, sending["column"], now))
 
-    def _settled(
-        self, logical_run: str, run_id: str, report: SettleReport, column: str | None, now: datetime
-    ) -> Entries:
-        metrics = {"version": 1, "rows": report.rows, "inserted": report.inserted}
-        metrics.update({"updated": 0, "closed": 0, "deleted": 0})
-        ledger = self.state.ledger
+    def _settled(self, run: OpenedRun, report: SettleReport, column: str | None, now: datetime) -> Entries:
+        metrics, ledger = run.metrics(report), self.state.ledger
         done: dict[Key, Any] = {
             ("ledger",): {**ledger, "generation": ledger["generation"] + 1, "settled_at": now.isoformat()},
-            ("applied", logical_run): {"run_id": run_id, "applied_at": instant_text(now), "metrics": metrics},
-            ("run", run_id): {
-                **self.state.entries.get(("run", run_id), {}),
+            ("applied", run.logical_run): {
+                "run_id": run.run_id,
+                "applied_at": instant_text(now),
+                "metrics": metrics,
+            },
+            ("sending", run.load_name): None,
+        }
+        known = self.state.entries.get(("run", run.opened_id), {})
+        if run.batch is None:
+            done[("run", run.run_id)] = {
+                **known,
                 "status": "success",
                 "finished_at": instant_text(now),
                 "rows_inserted": report.inserted,
                 "rows_updated": 0,
                 "rows_unchanged": 0,
                 "metrics_json": json.dumps(metrics),
-            },
-            ("sending", logical_run): None,
-        }
+            }
+        elif known:
+            rows = (known.get("rows_inserted") or 0) + report.inserted
+            done[("run", run.opened_id)] = {**known, "rows_inserted": rows}
         if column is not None and report.watermark is not None:
             mark = {"column_name": column, "last_value": report.watermark, "updated_at": instant_text(now)}
             done[("watermark",)] = mark
-        sending = self.state.entries.get(("sending", logical_run))
+        sending = self.state.entries.get(("sending", run.load_name))
         for number in range(sending["parts"] if sending else 0):
-            done[("part", logical_run, number)] = None
+            done[("part", run.load_name, number)] = None
         return done
 
     def after_failure(self, run: OpenedRun) -> None:
         """End what is still being sent, and see what of the load is in the topic."""
-        self._end_senders(run.logical_run)
+        self._end_senders(run.load_name)
         for key, value in read_books(self.cluster, self.pipeline).entries.items():
             if key[0] == "part":
                 self.state.take(key, value)
-        self._may_have_sent = bool(self.state.parts(run.logical_run))
+        self._may_have_sent = bool(self.state.parts(run.load_name))
 
     def close(self, run: OpenedRun, *, error: str | None, now: datetime) -> None:
         """End the run. A load of which only a part is in the topic stays open, so that the next run completes it."""
-        is_partly_sent = error is not None and (self._may_have_sent or bool(self.state.parts(run.logical_run)))
+        is_partly_sent = error is not None and (self._may_have_sent or bool(self.state.parts(run.load_name)))
         key = ("run", run.run_id)
         record = self.state.entries.get(key, {"run_id": run.run_id, "pipeline_name": self.pipeline})
         changes: dict[Key, Any] = {}
@@ -351,12 +362,13 @@ class KafkaBooks:
             end = {"status": "failed", "finished_at": instant_text(now), "error_message": scrub(error)}
             changes[key] = {**record, **end}
         elif record.get("status") == "running":
-            changes[key] = {**record, "status": "success", "finished_at": instant_text(now), "rows_inserted": 0}
+            end = {"status": "success", "finished_at": instant_text(now)}
+            changes[key] = {"rows_inserted": 0, **record, **end}
         opened = self.state.ledger["open"]
         if opened is not None and opened["run_id"] == run.run_id and not is_partly_sent:
             changes[("ledger",)] = {**self.state.ledger, "open": None}
             if error is not None:
-                changes[("sending", run.logical_run)] = None
+                changes[("sending", run.load_name)] = None
         self._write(changes)
 
     def record_step(self, run: OpenedRun, step: str, *, error: str | None, metrics: Any, started: datetime) -> None:

@@ -14,12 +14,11 @@ from typing import Any
 from ematix_flow.declare.connection import KafkaConnection
 from ematix_flow.errors import (
     BackendError,
+    BrokerRefused,
     ConnectionFailed,
     FlowError,
     MissingDriver,
-    StatementFailed,
     UnfitValue,
-    UnsupportedBackend,
     WriteConflict,
     listed,
 )
@@ -57,7 +56,9 @@ def cluster_of(connection: KafkaConnection) -> Cluster:
         connection.refuse(f"security_protocol '{protocol}' does not go with {'a' if login else 'no'} login")
     # A login without a word about the protocol goes through TLS: a password must not be readable on the way.
     settings["security.protocol"] = protocol or ("SASL_SSL" if login else "SSL" if given else "PLAINTEXT")
-    return Cluster(connection.name, connection.bootstrap_servers, {**settings, **login, **given})
+    return Cluster(
+        connection.name, connection.bootstrap_servers, {**settings, **login, **given}, connection.msk_iam_region
+    )
 
 
 def _login(connection: KafkaConnection) -> dict[str, Any]:
@@ -68,10 +69,7 @@ def _login(connection: KafkaConnection) -> dict[str, Any]:
     if len(ways) > 1:
         connection.refuse(f"there is more than one way to log in: {listed(ways)}", fix="keep one of them")
     if connection.msk_iam_region:
-        raise UnsupportedBackend(
-            f"Connection '{connection.name}': msk_iam_region= is not part of this version.",
-            fix="use sasl_scram_username= and sasl_scram_password=",
-        )
+        return {"sasl.mechanism": "OAUTHBEARER"}
     user, password = scram if any(scram) else plain
     if bool(user) != bool(password):
         connection.refuse(f"{ways[0]}_username and {ways[0]}_password go together", fix="give both or none")
@@ -93,6 +91,7 @@ class Cluster:
     name: str
     servers: str
     settings: Mapping[str, Any] = field(repr=False)
+    msk_iam_region: str | None = None
 
     def admin(self, heard: Heard) -> Any:
         """A client that asks about topics and makes them."""
@@ -117,6 +116,28 @@ class Cluster:
             }
         )
 
+    def sender(self, heard: Heard) -> Any:
+        """A producer without transactions: a message may come twice after a failure, never out of order."""
+        from confluent_kafka import Producer
+
+        settings = {"acks": "all", "enable.idempotence": True, "partitioner": "murmur2_random", "linger.ms": 20}
+        return Producer({**self._with(heard), **settings})
+
+    def group_reader(self, group_id: str, heard: Heard, **settings: Any) -> Any:
+        """A consumer of a group that sees what is committed, and commits its own positions only when told."""
+        from confluent_kafka import Consumer
+
+        return Consumer(
+            {
+                **self._with(heard),
+                "group.id": group_id,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                **settings,
+            }
+        )
+
     def reader(self, heard: Heard) -> Any:
         """A consumer outside any group that sees what is committed, and is told where a partition ends."""
         from confluent_kafka import Consumer
@@ -137,7 +158,8 @@ class Cluster:
         from confluent_kafka import KafkaException
 
         heard = heard or Heard()
-        admin = self.admin(heard)
+        with self.explaining(heard):
+            admin = self.admin(heard)
         deadline = time.monotonic() + WAIT_S
         while True:
             try:
@@ -194,7 +216,7 @@ class Cluster:
             E.GROUP_AUTHORIZATION_FAILED,
             E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ):
-            return StatementFailed(
+            return BrokerRefused(
                 f"Kafka does not allow the user of {place} to do this{f' on topic {topic!r}' if topic else ''}: "
                 f"{_sentence(error)}.",
                 fix="grant Write and Describe on the topic, and Read, Write and Create on topics and transactional ids "
@@ -207,11 +229,12 @@ class Cluster:
                 where=f"connection {place}",
                 fix="check bootstrap_servers, and that the addresses the brokers advertise can be reached from here",
             )
-        return StatementFailed(f"Kafka at {self.servers} said no: {_sentence(error)}.", where=f"connection {place}")
+        return BrokerRefused(f"Kafka at {self.servers} said no: {_sentence(error)}.", where=f"connection {place}")
 
     def _with(self, heard: Heard) -> dict[str, Any]:
         # Silent: what the library would print about a broker that is away, `heard` keeps for the error.
-        return {**self.settings, "client.id": "ematix-flow", "log_level": 0, "error_cb": heard}
+        token = {"oauth_cb": IamToken(self.msk_iam_region, heard)} if self.msk_iam_region else {}
+        return {**self.settings, **token, "client.id": "ematix-flow", "log_level": 0, "error_cb": heard}
 
 
 class Heard:
@@ -220,11 +243,13 @@ class Heard:
     def __init__(self) -> None:
         self.refusal: str | None = None
         self.trouble: str | None = None
+        self.are_all_away = False
 
     def __call__(self, error: Any) -> None:
         """Called by the library while it is polled."""
         from confluent_kafka import KafkaError as E
 
+        self.are_all_away = self.are_all_away or error.code() == E._ALL_BROKERS_DOWN
         if error.code() in (E._AUTHENTICATION, E.SASL_AUTHENTICATION_FAILED):
             self.refusal = "its user or password is wrong"
         elif error.code() == E._SSL:
@@ -233,6 +258,53 @@ class Heard:
             self.trouble = "its name is not known"
         elif error.code() == E._TRANSPORT and not self.trouble:
             self.trouble = "connection refused" if "refused" in error.str().lower() else None
+
+
+class IamToken:
+    """A token of an AWS role for Amazon MSK. The library asks for a new one after four fifths of its time."""
+
+    def __init__(self, region: str, heard: Heard) -> None:
+        """Makes the first one at once: the library would wait for it in vain.
+
+        Raises:
+            ConnectionFailed: AWS gives none.
+        """
+        require_signer()
+        self.region, self.heard = region, heard
+        try:
+            self.first: tuple[str, float] | None = self._made()
+        except Exception as exc:  # AWS's libraries raise many kinds, some with the place of the credentials
+            raise ConnectionFailed(
+                f"AWS gives no token for Kafka in region '{region}' ({type(exc).__name__}).",
+                fix="give this process AWS credentials, by a profile, a role or the environment",
+            ) from exc
+
+    def __call__(self, settings: str) -> tuple[str, float]:
+        """The token, and until when it is good, in seconds of the clock."""
+        first, self.first = self.first, None
+        if first is not None:
+            return first
+        try:
+            return self._made()
+        except Exception as exc:
+            self.heard.refusal = f"AWS gives no token any more ({type(exc).__name__})"
+            raise
+
+    def _made(self) -> tuple[str, float]:
+        from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+
+        token, ends_at_ms = MSKAuthTokenProvider.generate_auth_token(self.region)
+        return str(token), ends_at_ms / 1000
+
+
+def require_signer() -> None:
+    """Say how to install what makes tokens for Amazon MSK."""
+    try:
+        import aws_msk_iam_sasl_signer  # noqa: F401
+    except ImportError as exc:
+        raise MissingDriver(
+            "msk_iam_region needs 'aws-msk-iam-sasl-signer-python'.", fix='pip install "ematix-flow[msk]"'
+        ) from exc
 
 
 def admin_module() -> Any:
@@ -254,7 +326,7 @@ def require_driver() -> None:
 
 def unknown_topic(topic: str, connection: str) -> BackendError:
     """A topic that is not there. It is never made on the way: somebody has to decide on partitions and retention."""
-    return StatementFailed(
+    return BrokerRefused(
         f"Kafka has no topic '{topic}' (connection '{connection}').",
         fix=f"create it: kafka-topics.sh --create --topic {topic} --partitions N; or name another one with topic=",
     )

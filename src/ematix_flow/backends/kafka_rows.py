@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-PayloadFormat = Literal["json", "raw_bytes"]
+PayloadFormat = Literal["json", "raw_bytes", "avro", "protobuf"]
 
 PART_BYTES = 64 * 1024 * 1024
 """How many bytes of messages one transaction takes before a load is cut into several."""
@@ -37,15 +37,26 @@ _BUFFER_KILOBYTES = 32 * 1024
 # ── rows as messages ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def to_messages(frame: DataFrame, plan: BatchPlan, payload: PayloadFormat) -> DataFrame:
-    """One line per message: `key`, `value`, the `digest` of what was loaded, and the `mark` it carries."""
+def plain_value(frame: DataFrame, plan: BatchPlan, payload: PayloadFormat) -> Column:
+    """The bytes of a row's message without a schema: a JSON object, or the one column of bytes."""
+    from pyspark.sql import functions as F
+
+    if payload == "json":
+        return json_object(frame, plan).cast("binary")
+    key_column = plan.target.broker.message_key_column
+    return F.col(quoted(next(c.name for c in plan.columns if isinstance(c.type, Bytes) and c.name != key_column)))
+
+
+def to_messages(frame: DataFrame, plan: BatchPlan, payload: PayloadFormat, value: Column | None = None) -> DataFrame:
+    """One line per message: `key`, `value`, the `digest` of what was loaded, and the `mark` it carries.
+
+    `value` is what the message says, where that is no plain payload.
+    """
     from pyspark.sql import functions as F
 
     key_column = plan.target.broker.message_key_column
-    if payload == "json":
-        value = json_object(frame, plan).cast("binary")
-    else:
-        value = F.col(quoted(next(c.name for c in plan.columns if isinstance(c.type, Bytes) and c.name != key_column)))
+    if value is None:
+        value = plain_value(frame, plan, payload)
     # The stamps are left out: they differ each time a load is repeated.
     found = [value.alias("value"), F.xxhash64(*(F.col(quoted(c.name)) for c in plan.columns)).alias("digest")]
     if key_column is not None:

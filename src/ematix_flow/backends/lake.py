@@ -13,7 +13,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ematix_flow.backends.files_options import prefix_segments
@@ -27,6 +27,7 @@ from ematix_flow.backends.locks import digest
 from ematix_flow.backends.sql import require_rows, unmet
 from ematix_flow.backends.transport import mark_column, quoted
 from ematix_flow.contracts.backend import Capabilities
+from ematix_flow.contracts.change_feeds import ChangeCounts
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.dialect import LANDED, SCRATCH, TOUCHED
 from ematix_flow.contracts.plans import (
@@ -338,11 +339,12 @@ class LakeBackend(FolderBackend):
                 return SettleReport(rows=0, replayed=True)
             stack.enter_context(self.turn(plan.table))
             known = self.books.state(run.pipeline, ())
-            if run.logical_run in known.applied:
+            if run.is_held(known.applied_run(run.logical_run)):
                 return SettleReport(rows=0, replayed=True)
             self.books.require_current(run, known.generation)
             self._verified(spark, plan, landed)
             self.change_table(spark, plan)
+            self._make_gate(spark, plan)
             if plan.changes is None:
                 self._view(stack, self._packed(rows, plan), LANDED, plan.run_id)
             mark = Commit(self.books.application(run.pipeline), run.generation + 1, run.run_id)
@@ -368,11 +370,17 @@ class LakeBackend(FolderBackend):
         version = self.version(spark, plan.table)
         work = self._worked_out(stack, spark, plan, landed, version)
         report = work.report or SettleReport(0)
+        if plan.feed is not None:
+            changes = ChangeCounts.of(spark.sql(plan.feed.tally).collect())
+            report = replace(report, rows=changes.applied, changes=changes)
         column = plan.watermark.column if plan.watermark else None
         known = self.books.state(run.pipeline, ())
         state = self.books.settled(run, known, report, column, stamp.now)
         self.books.about_to_commit(run, plan.table, state)
         reached("mid-settle")
+        for note in plan.feed.passed if plan.feed is not None else ():
+            spark.sql(note.sql)
+            reached("gate-passed")
         if work.statement is not None:
             if plan.changes is not None and self.version(spark, plan.table) != version:
                 raise WriteConflict(f"{plan.table} changed while its changes were worked out.")
@@ -429,6 +437,12 @@ class LakeBackend(FolderBackend):
         report = SettleReport(landed.rows or 0, inserted, updated, closed, deleted, landed.watermark)
         return changes, changed, report
 
+    def _make_gate(self, spark: SparkSession, plan: BatchPlan) -> None:
+        """The table that remembers what a change feed has applied, when it is not there."""
+        if plan.feed is not None and plan.feed.gate is not None and not self.exists(plan.feed.gate):
+            for statement in plan.feed.make_gate:
+                self.change_schema(spark, statement.sql)
+
     def _packed(self, rows: LandedRows, plan: BatchPlan) -> DataFrame:
         """Rows that are only added, in as few tasks as hold them well: each writes a file."""
         size = None
@@ -444,8 +458,9 @@ class LakeBackend(FolderBackend):
         rows = landed.rows or 0
         if plan.changes is None or not self.exists(plan.table):
             return SettleReport(rows, inserted=rows, watermark=landed.watermark)
+        self._make_gate(spark, plan)
         stored = self.current(spark, plan.table)
-        for column in plan.columns:
+        for column in plan.target.table.columns:
             if column.name not in stored.columns:  # the load would add it
                 missing = F.lit(None).cast(self.dialect.type_sql(column.type))
                 stored = stored.withColumn(column.name, missing)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ematix_flow.backends import mysql_arrow, mysql_errors, mysql_ranges
 from ematix_flow.backends.books import Db
 from ematix_flow.backends.locks import digest
+from ematix_flow.backends.mysql_capture import CapturesBinlog
 from ematix_flow.backends.mysql_dialect import MysqlDialect
 from ematix_flow.backends.mysql_session import Field, MysqlSession, open_session
 from ematix_flow.backends.sql import SqlBackend, not_a_table
@@ -61,8 +62,8 @@ _BOOKS_LOCK = "ematix_flow books"
 _WITH_TRANSACTIONS = ("innodb", "rocksdb", "tokudb", "ndbcluster")
 
 
-class MysqlBackend(SqlBackend):
-    """One MySQL or MariaDB server, through one database of it."""
+class MysqlBackend(SqlBackend, CapturesBinlog):
+    """One MySQL or MariaDB server, through one database of it: loads and settles, and gives changes as a stream."""
 
     connection_type = MySQLConnection
     dialect: ClassVar[MysqlDialect] = MysqlDialect()
@@ -97,6 +98,9 @@ class MysqlBackend(SqlBackend):
         with self.session() as db:
             found = db.execute(f"EXPLAIN {sql}").fetchall()
         return "\n".join(" ".join(str(value) for value in row if value is not None) for row in found)
+
+    def close(self) -> None:
+        self.stop_receiving()
 
     # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -236,7 +240,7 @@ class MysqlBackend(SqlBackend):
             with self.session() as db:
                 # Asked again under the lock; here it keeps a late run from changing the table.
                 self.books.lock(db, run, "")
-                if self.books.applied(db, run.pipeline, run.logical_run):
+                if run.is_held(self.books.applied(db, run.pipeline, run.logical_run)):
                     return SettleReport(rows=0, replayed=True)
         with self._landed(plan, landed) as there:
             try:
@@ -353,6 +357,7 @@ class MysqlBackend(SqlBackend):
                 plan,
                 statements=tuple(replace(s, sql=_renamed(s.sql, names)) for s in plan.statements),
                 checks=tuple(replace(c, sql=_renamed(c.sql, names)) for c in plan.checks),
+                feed=plan.feed and plan.feed.renamed(lambda sql: _renamed(sql, names)),
             )
         finally:
             self._remove(*names.values())

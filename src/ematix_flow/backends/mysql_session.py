@@ -168,21 +168,16 @@ def open_session(url: str, name: str, *, sends_files: bool = False) -> MysqlSess
         from pymysql.constants import CLIENT
     except ImportError as exc:
         raise MissingDriver("The mysql backend needs 'pymysql'.", fix='pip install "ematix-flow[mysql]"') from exc
-    address = server_address(url, default_port=3306)
     try:
         raw = pymysql.connect(
-            host=address.host or "localhost",
-            port=address.port,
-            user=address.user,
-            password=(address.password or "").encode(),
-            database=address.database,
+            **login_of(url, name),
+            database=server_address(url, default_port=3306).database,
             charset="utf8mb4",
             autocommit=True,
             local_infile=sends_files,
             # The number of rows that met a condition, also where an UPDATE changed nothing: as everywhere else.
             client_flag=CLIENT.FOUND_ROWS,
             init_command="SET SESSION " + ", ".join(_SETTINGS),
-            **_options(address, name),
         )
         session = MysqlSession(raw)
         _require_version(session, name)
@@ -193,6 +188,18 @@ def open_session(url: str, name: str, *, sends_files: bool = False) -> MysqlSess
             fix=f"check host, user and password; then `flow connections check {name}`",
         ) from exc
     return session
+
+
+def login_of(url: str, name: str) -> dict[str, Any]:
+    """Where the server is, who logs in and how, in the driver's words."""
+    address = server_address(url, default_port=3306)
+    return {
+        "host": address.host or "localhost",
+        "port": address.port,
+        "user": address.user,
+        "password": (address.password or "").encode(),
+        **_options(address, name),
+    }
 
 
 def _options(address: ServerAddress, name: str) -> Mapping[str, Any]:

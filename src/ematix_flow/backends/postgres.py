@@ -11,6 +11,7 @@ from uuid import uuid4
 from ematix_flow.backends import postgres_arrow, postgres_ranges, postgres_swap
 from ematix_flow.backends.books import Db
 from ematix_flow.backends.locks import digest
+from ematix_flow.backends.postgres_capture import CapturesChanges
 from ematix_flow.backends.postgres_dialect import PostgresDialect
 from ematix_flow.backends.sql import SqlBackend, failed_statement, not_a_table, refused_value
 from ematix_flow.contracts.backend import Capabilities
@@ -41,8 +42,8 @@ _CREATE_SCHEMA = "CREATE SCHEMA IF NOT EXISTS "
 _BOOKS_LOCK = "SELECT pg_advisory_xact_lock(hashtext('ematix_flow books'))"
 
 
-class PostgresBackend(SqlBackend):
-    """One PostgreSQL database."""
+class PostgresBackend(SqlBackend, CapturesChanges):
+    """One PostgreSQL database: loads and settles, and gives its changes as a stream."""
 
     connection_type = PostgresConnection
     dialect: ClassVar[Dialect] = PostgresDialect()
@@ -324,6 +325,9 @@ class PostgresBackend(SqlBackend):
                 db.execute(_BOOKS_LOCK)
                 if not db.execute(in_use).fetchone()[0]:
                     db.execute(f"DROP SCHEMA IF EXISTS {self.dialect.quote(schema)}")
+
+    def close(self) -> None:
+        self.stop_receiving()
 
     # ── one living run per pipeline ──────────────────────────────────────────────────────────────────────────────────
 

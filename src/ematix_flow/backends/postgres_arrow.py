@@ -147,7 +147,7 @@ def copy_frame(
     _require_adbc()
     column = watermark.column if watermark else None
     kind = watermark.type if watermark else None
-    names = list(data.columns)
+    names = list(data.schema.names)
 
     def copy_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

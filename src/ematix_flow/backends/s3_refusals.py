@@ -1,20 +1,10 @@
-"""What a store of objects says when it says no: one sentence, where, and what to do; never a key."""
+"""What S3 says when it says no, as errors of ours."""
 
 from __future__ import annotations
 
 from typing import Any
 
-
-class StoreRefused(OSError):
-    """A request was refused or got no answer."""
-
-    def __init__(self, message: str, where: str, fix: str) -> None:
-        super().__init__(message)
-        self.message, self.where, self.fix = message, where, fix
-
-
-class StoreForbidden(StoreRefused, PermissionError):
-    """The login may not do this."""
+from ematix_flow.backends.object_client import StoreForbidden, StoreRefused
 
 
 def code_of(exc: Any) -> str:

@@ -18,6 +18,7 @@ from ematix_flow.backends.books import Books, Db
 from ematix_flow.backends.locks import FileLock
 from ematix_flow.contracts import refusals
 from ematix_flow.contracts.backend import Backend, Health
+from ematix_flow.contracts.change_feeds import GATE, ChangeCounts, FeedPlan
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.dialect import LANDED, Dialect
 from ematix_flow.contracts.plans import BatchPlan, Check, Landed, OpenedRun, SettleReport, SourceQuery, Stamp, Statement
@@ -132,7 +133,7 @@ class SqlBackend(Backend):
                 db.execute(setting)
             if run is not None and not dry_run:
                 self.books.lock(db, run, self.lock_clause)
-                if self.books.applied(db, run.pipeline, run.logical_run):
+                if run.is_held(self.books.applied(db, run.pipeline, run.logical_run)):
                     return SettleReport(rows=0, replayed=True)
             for statement in plan.ddl.statements:
                 self.change_schema(db, statement)
@@ -164,14 +165,28 @@ class SqlBackend(Backend):
             if statement.counts is not None:
                 counts[statement.counts] += max(done, 0)
             reached("mid-settle")
+        changes = self._applied_feed(db, plan.feed, counts) if plan.feed is not None else None
         return SettleReport(
-            rows=rows,
+            rows=rows if changes is None else changes.applied,
             inserted=counts["inserted"],
             updated=counts["updated"],
             closed=counts["closed"],
             deleted=counts["deleted"],
             watermark=watermark,
+            changes=changes,
         )
+
+    def _applied_feed(self, db: Db, feed: FeedPlan, counts: Counter[str]) -> ChangeCounts:
+        """Apply changes that have been judged, turn after turn, and remember them."""
+        found = ChangeCounts.of(db.execute(feed.tally).fetchall())
+        turns = db.execute(feed.rounds).fetchone()[0] if feed.rounds else None
+        for number in range(1, int(turns or 0) + 1):
+            for statement in feed.turn(number):
+                counts[statement.counts or ""] += max(db.execute(statement.sql).rowcount, 0)
+                reached("mid-settle")
+        for statement in feed.passed:
+            db.execute(statement.sql)
+        return found
 
     def _fast_lane(self, db: Db, plan: BatchPlan, landed: Landed | None) -> SettleReport | None:
         """What the plan's lane saves; None when there is none, or when the database will not have it."""
@@ -284,6 +299,12 @@ class SqlBackend(Backend):
             if self.shape(db, self.dialect.bookkeeping("run_history")) is None:
                 for statement in self.books.create_statements():
                     db.execute(statement)
+
+    def ensure_gate(self) -> None:
+        """Make the table in which change feeds remember what they applied, when it is not there."""
+        with self.session() as db:
+            if self.shape(db, self.dialect.bookkeeping(GATE)) is None:
+                db.execute(self.books.gate_statement())
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -328,7 +328,7 @@ class WarehouseBackend(SqlBackend):
             with self.session() as db:
                 # Asked again under the lock; here it keeps a late run from changing the table.
                 self.books.still_open(db, run)
-                if self.books.applied(db, run.pipeline, run.logical_run):
+                if run.is_held(self.books.applied(db, run.pipeline, run.logical_run)):
                     return SettleReport(rows=0, replayed=True)
         with self._landed(plan, landed) as there, self._changed_table(plan, there, dry_run) as ready:
             settle = super().settle

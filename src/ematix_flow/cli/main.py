@@ -34,6 +34,11 @@ class Command:
 COMMANDS = (
     Command("list", "ematix_flow.cli.list_", "what a module declares: pipelines, transforms, schedules"),
     Command("run", "ematix_flow.cli.run", "run one pipeline now"),
+    Command("consume", "ematix_flow.cli.consume", "run a stream until it is told to stop"),
+    Command("consume-list", "ematix_flow.cli.consume", "the streams of a module"),
+    Command("state", "ematix_flow.cli.state", "what a stream remembers: check, inspect, reset"),
+    Command("rewind", "ematix_flow.cli.rewind", "send a stream back to a time or to offsets"),
+    Command("dlq", "ematix_flow.cli.dlq", "dead letters of a stream: list, show, replay, park, purge"),
     Command("preview", "ematix_flow.cli.preview", "what a run would do, without doing it"),
     Command("dry-run", "ematix_flow.cli.preview", "run for real, count, and roll back"),
     Command("validate", "ematix_flow.cli.preview", "check the source SQL and the declared columns"),
@@ -91,12 +96,12 @@ def _main(argv: list[str]) -> int:
         return INTERRUPTED
     except FlowError as exc:
         if args.debug:
-            _show_traceback()
+            show_traceback()
         _console(args).error(exc)
         return exit_code(exc)
     except Exception as exc:
         if args.debug:
-            _show_traceback()
+            show_traceback()
         hint = "" if args.debug else "; run again with --debug"
         _console(args).error(f"unexpected error: {type(exc).__name__}: {exc}{hint}")
         return FAILED
@@ -170,7 +175,8 @@ def front_parser() -> CommandParser:
     return parser
 
 
-def _show_traceback() -> None:
+def show_traceback() -> None:
+    """What `--debug` adds to an error, without secrets."""
     import traceback
 
     from ematix_flow.declare.redaction import scrub

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.cli.declared import add_module, add_name, decorated_pipeline, prints_on_stderr
+from ematix_flow.cli.declared_stream import stream_names
 from ematix_flow.cli.spark_options import add_spark_place, spark_place
 
 if TYPE_CHECKING:
@@ -31,9 +32,26 @@ def configure(parser: CommandParser) -> None:
 
 def run(args: Namespace, console: Console) -> int:
     """Look, and print what was seen."""
+    if args.command == "preview" and args.name in stream_names(args.module):
+        return _preview_stream(args, console)
     spec = decorated_pipeline(args).spec
     with spark_place(args):
         return _validate(spec, args, console) if args.command == "validate" else _preview(spec, args, console)
+
+
+def _preview_stream(args: Namespace, console: Console) -> int:
+    from ematix_flow.declare import registry
+    from ematix_flow.run.stream_preview import preview_stream, render_stream
+
+    found = registry.current().streaming_pipeline(args.name)
+    assert found is not None
+    declared: Any = found.thing
+    facts = preview_stream(declared.spec)
+    if console.is_json:
+        console.json(facts)
+    else:
+        console.line(render_stream(facts))
+    return 0
 
 
 def _preview(spec: PipelineSpec, args: Namespace, console: Console) -> int:

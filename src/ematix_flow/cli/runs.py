@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError, Namespace
+from collections.abc import Iterator, Mapping
 from datetime import timezone
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -102,6 +103,9 @@ def _show(args: Namespace, console: Console, history: RunHistory) -> int:
         console.line(f"{'plan':<10} {plan.get('headline', '')}  {plan.get('route', '')}".rstrip())
     for step in record.extras.get("steps") or ():
         console.line(_step_line(step))
+    if record.kind == "streaming":
+        for line in _stream_lines(record.extras):
+            console.line(line)
     if record.error_summary:
         console.line()
         console.line(record.error_summary)
@@ -114,6 +118,27 @@ def _step_line(step: dict[str, Any]) -> str:
     took = f"  {duration_text(step['duration_ms'] / 1000)}" if step.get("duration_ms") is not None else ""
     mark = _MARKS.get(str(step.get("status")), "?")
     return f"  {mark} {step.get('name', ''):<8}  {step.get('detail', '')}{took}".rstrip()
+
+
+def _stream_lines(extras: Mapping[str, Any]) -> Iterator[str]:
+    """How a stream was doing when it said so last: about every half minute, and at its end."""
+    if "snapshot_at" not in extras:
+        return
+    counts = ("batches", "errors", "dead_letters", "rows_dropped")
+    told = [f"{extras.get(f'{name}_total') or 0:,} {name.replace('_', ' ')}" for name in counts]
+    restarts = f"{extras.get('restarts') or 0:,} restarts"
+    yield f"{'counts':<10} {' · '.join([*told, restarts])}"
+    for label, name in (("1 min", "stats_1m"), ("5 min", "stats_5m")):
+        stats = extras.get(name) or {}
+        if stats.get("span_seconds") is not None:
+            cycle = stats.get("avg_batch_cycle_ms")
+            every = f" · a batch every {cycle / 1000:,.2f} s" if cycle else ""
+            read, written = stats["rows_consumed_per_sec"], stats["rows_written_per_sec"]
+            yield f"{label:<10} {read:,.0f} rows/s read · {written:,.0f} rows/s written{every}"
+    lag = extras.get("lag") or {}
+    if lag:
+        yield f"{'behind':<10} {' · '.join(f'{part}: {behind:,}' for part, behind in lag.items())}"
+    yield f"{'as of':<10} {extras['snapshot_at']}"
 
 
 def _not_one(run_id: str, history: RunHistory) -> UnknownName:
@@ -135,6 +160,8 @@ def short_id(run_id: str) -> str:
 
 def _rows(record: RunRecord) -> dict[str, int]:
     counts = {name: record.extras.get(f"rows_{name}") for name in _COUNTS}
+    if record.kind == "streaming":
+        counts = {name: record.extras.get(f"rows_{name}_total") for name in ("consumed", "written")}
     return {name: count for name, count in counts.items() if isinstance(count, int)}
 
 

@@ -18,7 +18,7 @@ from typing import Literal, cast
 from ematix_flow.config.project import PROJECT_FILE, USER_FILE, ConnectionEntry, project_settings, user_connections
 from ematix_flow.config.secrets import expand_field
 from ematix_flow.declare import registry
-from ematix_flow.declare.connection import Connection, connection_from_dsn, connection_from_fields
+from ematix_flow.declare.connection import Connection, KafkaConnection, connection_from_dsn, connection_from_fields
 from ematix_flow.declare.redaction import STARS, display_url, is_secret_field
 from ematix_flow.errors import FlowError, InvalidConnection, UnknownConnection, WrongConnectionType, closest
 
@@ -64,7 +64,7 @@ class ListedConnection:
 
 
 def resolve(wanted: str | Connection, *, where: str | None = None) -> ResolvedConnection:
-    """Find a connection and fill in its references.
+    """Find a connection and fill in its references; a schema registry that it names is found in the same way.
 
     Called when a plan is made or a handle is opened, so a changed variable takes effect at the next use. An instance
     that is registered under its name goes through the same chain as the name; any other instance is used as it is.
@@ -79,6 +79,17 @@ def resolve(wanted: str | Connection, *, where: str | None = None) -> ResolvedCo
         InvalidConnection: (a ValueError) It is defined, but not usable.
         InvalidConfig: (a ValueError) One of the files cannot be read.
     """
+    found = _resolved(wanted, where)
+    kafka = found.connection
+    if not isinstance(kafka, KafkaConnection) or not isinstance(kafka.schema_registry, str):
+        return found
+    if kafka.payload_format not in ("avro", "protobuf") or not kafka.schema_registry:
+        return found
+    registry_ = _resolved(kafka.schema_registry, where).connection
+    return dataclasses.replace(found, connection=dataclasses.replace(kafka, schema_registry=registry_))
+
+
+def _resolved(wanted: str | Connection, where: str | None) -> ResolvedConnection:
     if isinstance(wanted, Connection):
         if registry.current().connection(wanted.name) is not wanted:
             return ResolvedConnection(_filled(wanted, "given"), "given", "given in code")

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from ematix_flow.contracts.change_feeds import ChangeCounts, FeedPlan
 from ematix_flow.contracts.left_out import LeftOutFile
 from ematix_flow.contracts.shapes import TableRef, TableShape
+from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.contracts.table_writes import TableChange, TableWrite
 from ematix_flow.declare.columns import ColumnType
 from ematix_flow.declare.sql_dialects import SqlDialect
@@ -215,11 +217,16 @@ class BatchPlan:
     compare_reason: str = ""
     notes: tuple[str, ...] = ()
     run_id: str = ""
+    feed: FeedPlan | None = None
 
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """What the target knew when a run began; all of it is checked again when the run settles."""
+    """What the target knew when a run began; all of it is checked again when the run settles.
+
+    A stream opens one run and settles it once per micro-batch: `batch` then says which, `opened_as` is the stream's
+    run, and `run_id` names this batch alone.
+    """
 
     pipeline: str
     run_id: str
@@ -229,6 +236,35 @@ class OpenedRun:
     resumed: bool
     applied: AppliedRun | None
     settled_at: datetime | None = None
+    batch: StreamBatch | None = None
+    opened_as: str = ""
+
+    @property
+    def opened_id(self) -> str:
+        """The run that the ledger shows as open: this one, or the stream that this is a micro-batch of."""
+        return self.opened_as or self.run_id
+
+    @property
+    def load_name(self) -> str:
+        """The logical run, of a stream the micro-batch in it: what no other load of the pipeline is called."""
+        batch = self.batch
+        return self.logical_run if batch is None else f"{self.logical_run} {batch.generation} {batch.number}"
+
+    def is_held(self, applied: AppliedRun | None) -> bool:
+        """Whether a target that knows of this applied run holds the load already."""
+        return applied is not None if self.batch is None else self.batch.held_by(applied)
+
+    def metrics(self, report: SettleReport) -> dict[str, Any]:
+        """What the books keep of the load once it is settled."""
+        counts = {
+            "version": 1,
+            "rows": report.rows,
+            "inserted": report.inserted,
+            "updated": report.updated,
+            "closed": report.closed,
+            "deleted": report.deleted,
+        }
+        return counts if self.batch is None else {**counts, "batch": self.batch.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -255,7 +291,10 @@ class Landed:
 
 @dataclass(frozen=True)
 class SettleReport:
-    """What a settling transaction did. `left_out` are files of the source whose rows are not in it."""
+    """What a settling transaction did. `left_out` are files of the source whose rows are not in it.
+
+    `changes` is what became of the events of a change feed; `rows` are then those that were applied.
+    """
 
     rows: int
     inserted: int = 0
@@ -265,6 +304,7 @@ class SettleReport:
     watermark: str | None = None
     replayed: bool = False
     left_out: tuple[LeftOutFile, ...] = ()
+    changes: ChangeCounts | None = None
 
     @property
     def unchanged(self) -> int:

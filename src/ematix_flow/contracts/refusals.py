@@ -22,7 +22,12 @@ def unfit(column: str, wanted: str, marker: str | None = None) -> str:
 
 def unfit_because(message: str, **facts: str) -> str:
     """The same with words of its own, and a `column` or a `fix` beside them."""
-    return PREFIX + json.dumps({"error": "UnfitValue", "message": message, **facts})
+    return refusal("UnfitValue", message, **facts)
+
+
+def refusal(error: str, message: str, **facts: str) -> str:
+    """An error of ours by the name of its class."""
+    return PREFIX + json.dumps({"error": error, "message": message, **facts})
 
 
 def facts_in(text: str) -> dict[str, Any] | None:

@@ -13,6 +13,10 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 from ematix_flow.declare import registry
+from ematix_flow.declare.bucket_connection import (
+    ObjectStoreAzureConnection as ObjectStoreAzureConnection,
+    ObjectStoreGcsConnection as ObjectStoreGcsConnection,
+)
 from ematix_flow.declare.connection_base import (
     MEMORY,
     Connection as Connection,
@@ -56,13 +60,21 @@ DSN_FORMS = (
 
 @dataclass(frozen=True, repr=False)
 class PostgresConnection(ServerUrlConnection):
-    """A PostgreSQL database: ``postgres://user:password@host:5432/database``."""
+    """A PostgreSQL database: ``postgres://user:password@host:5432/database``.
+
+    The other fields are for streams that capture its changes: the replication slot and the publication they go through,
+    how many bytes of its log the server may keep for the slot, and what to do then (``fail`` or ``drop``).
+    """
 
     kind: ClassVar[str] = "postgres"
     required: ClassVar[tuple[str, ...]] = ("url",)
     schemes: ClassVar[tuple[str, ...]] = ("postgres", "postgresql")
     default_port: ClassVar[int] = 5432
     url: str = ""
+    slot: str | None = None
+    publication: str | None = None
+    max_slot_bytes: int | None = None
+    on_full_slot: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,6 +161,7 @@ class KafkaConnection(Connection):
     auto_offset_reset: str | None = None
     schema_registry_url: str | None = None
     schema_registry: str | Connection | None = None
+    auto_register_schemas: bool = False
     sasl_plain_username: str | None = None
     sasl_plain_password: str | None = None
     sasl_scram_username: str | None = None
@@ -326,6 +339,8 @@ KINDS: dict[str, type[Connection]] = {
         IcebergConnection,
         ObjectStoreLocalConnection,
         ObjectStoreS3Connection,
+        ObjectStoreGcsConnection,
+        ObjectStoreAzureConnection,
         KafkaConnection,
         RabbitMQConnection,
         PubSubConnection,

@@ -95,7 +95,7 @@ class Connection:
         fields = (
             f"{name}={STARS if is_secret_field(name) else display_url(str(value))}"
             for name, value in self._said()
-            if not isinstance(value, Connection)
+            if not isinstance(value, Connection) and value is not False
         )
         return " ".join([self.kind, *fields])
 
@@ -160,7 +160,7 @@ class Connection:
             if not isinstance(value, bool):
                 self.refuse(f"{field.name} must be true or false")
             return value
-        if isinstance(field.default, int):
+        if isinstance(field.default, int) or field.type == "int | None":
             if isinstance(value, str) and value.isdecimal():
                 return int(value)
             if not isinstance(value, int) or isinstance(value, bool):

@@ -13,6 +13,9 @@ from ematix_flow.declare.server_address import url_scheme
 from ematix_flow.errors import closest, listed
 
 ICEBERG_CATALOGS = ("path", "rest", "jdbc")
+STREAM_CHANGES = ("fail", "skip")
+"""What a stream that reads a table does about a commit that changes or deletes rows."""
+
 _S3_FIELDS = ("endpoint", "region", "access_key_id", "secret_access_key")
 
 
@@ -23,6 +26,10 @@ class DeltaLocalConnection(FolderConnection):
     kind: ClassVar[str] = "delta_local"
     required: ClassVar[tuple[str, ...]] = ("path",)
     path: str = ""
+    stream_changes: str = "fail"
+
+    def _check_together(self) -> None:
+        check_stream_changes(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,6 +44,10 @@ class DeltaS3Connection(Connection):
     access_key_id: str = ""
     secret_access_key: str = ""
     prefix: str = ""
+    stream_changes: str = "fail"
+
+    def _check_together(self) -> None:
+        check_stream_changes(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,8 +71,10 @@ class IcebergConnection(Connection):
     region: str | None = None
     access_key_id: str | None = None
     secret_access_key: str | None = None
+    stream_changes: str = "fail"
 
     def _check_together(self) -> None:
+        check_stream_changes(self)
         if "${" not in self.catalog:
             if self.catalog not in ICEBERG_CATALOGS:
                 self.refuse(
@@ -95,3 +108,12 @@ class IcebergConnection(Connection):
 
     def display(self) -> str:
         return " ".join([self.kind, self.catalog, *([display_url(self.uri)] if self.uri else []), self.warehouse])
+
+
+def check_stream_changes(connection: DeltaLocalConnection | DeltaS3Connection | IcebergConnection) -> None:
+    """Refuse another word than the known ones."""
+    word = connection.stream_changes
+    if "${" not in word and word not in STREAM_CHANGES:
+        connection.refuse(
+            f"stream_changes '{word}' is unknown", fix=closest(word, STREAM_CHANGES) or f"use {listed(STREAM_CHANGES)}"
+        )

@@ -55,6 +55,8 @@ class Ematix:
         source_table: str | None = None,
         parallel_reads: int | None = None,
         dialect: str | None = None,
+        udfs: Sequence[Any] | None = None,
+        aggregate_udfs: Sequence[Any] | None = None,
         column_map: Mapping[str, str] | None = None,
         keys: Sequence[str] | None = None,
         update_columns: Sequence[str] | None = None,

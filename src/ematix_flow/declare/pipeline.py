@@ -16,6 +16,7 @@ from ematix_flow.declare.sql_dialects import SqlDialect, checked_dialect
 from ematix_flow.declare.steps import RowStep
 from ematix_flow.declare.table import table_spec
 from ematix_flow.declare.target import ConnectionRef, Target, TargetSpec, check_target
+from ematix_flow.declare.udf import PythonAggregateUdfHandle, PythonScalarUdfHandle, check_udfs
 from ematix_flow.errors import InvalidDeclaration, UnsupportedBackend, WrongDeclarationType, closest, listed
 
 Engine = Literal["auto", "pushdown", "spark", "native"]
@@ -53,6 +54,8 @@ class PipelineSpec:
     source_table: str | None = None
     parallel_reads: int | None = None
     dialect: SqlDialect | None = None
+    udfs: tuple[PythonScalarUdfHandle, ...] = ()
+    aggregate_udfs: tuple[PythonAggregateUdfHandle, ...] = ()
     on_drift: OnDrift = "evolve"
     engine: Engine = "auto"
     mover: Mover = "spark"
@@ -73,6 +76,11 @@ class PipelineSpec:
     def source(self) -> ConnectionRef:
         """The connection the source SQL runs on; that of the (first) target unless another was named."""
         return self.source_connection if self.source_connection is not None else self.target.connection
+
+    @property
+    def calls_python(self) -> bool:
+        """Whether its SQL may call functions in Python, which Spark alone can."""
+        return bool(self.udfs or self.aggregate_udfs)
 
     def history_name(self, target: TargetSpec) -> str:
         """The name under which watermark and history of one target are kept."""
@@ -249,6 +257,7 @@ def build_spec(function: Callable[..., Any], where: SourceLocation, options: Map
     if given["on_drift"] not in ("evolve", "warn", "error"):
         raise InvalidDeclaration(f"on_drift must be 'evolve', 'warn' or 'error', not {given['on_drift']!r}.")
     check_schedule(name, given["schedule"], given["timezone"])
+    check_udfs(given["udfs"], given["aggregate_udfs"])
     if given["expectations"] is not None or given["freshness_column"] is not None:
         # A gate that is accepted and never closes would be worse than none.
         raise UnsupportedBackend(
@@ -268,6 +277,8 @@ def build_spec(function: Callable[..., Any], where: SourceLocation, options: Map
         source_table=source_table,
         parallel_reads=checked_parallel_reads(given["parallel_reads"]),
         dialect=None if given["dialect"] is None else checked_dialect(given["dialect"]),
+        udfs=tuple(given["udfs"] or ()),
+        aggregate_udfs=tuple(given["aggregate_udfs"] or ()),
         on_drift=given["on_drift"],
         engine=checked_engine(given["engine"], given["force_path"]),
         continue_on_target_failure=bool(given["continue_on_failure"] or given["continue_on_target_failure"]),

@@ -16,7 +16,7 @@ REDACTED = "<redacted>"
 STARS = "***"
 
 _SECRET_WORDS = frozenset({"password", "passwd", "pwd", "passphrase", "secret", "token", "key", "credential", "apikey"})
-_SECRET_NAMES = frozenset({"access_key_id", "secret_access_key", "private_key", "api_key"})
+_SECRET_NAMES = frozenset({"access_key_id", "secret_access_key", "private_key", "api_key", "connection_string"})
 _SHORTEST_SECRET = 3
 
 # A test server's password is often the very name of its system. Blanking these words in every sentence would ruin the

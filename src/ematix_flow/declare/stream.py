@@ -13,11 +13,21 @@ from typing import Any, Literal, get_args
 
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.redaction import redact_url, remember_secret, url_secrets
+from ematix_flow.declare.server_address import url_scheme
+from ematix_flow.declare.stream_checks import (
+    LateData as LateData,
+    check_connection,
+    check_late_data,
+    check_one_of,
+    check_text,
+    check_whole,
+)
 from ematix_flow.declare.target import ConnectionRef
-from ematix_flow.errors import InvalidDeclaration, WrongConnectionType, WrongDeclarationType, closest, listed
+from ematix_flow.errors import InvalidDeclaration, WrongDeclarationType, closest, listed
 
 WindowKind = Literal["tumbling", "hopping", "session"]
-LateData = Literal["drop", "reopen", "dlq"]
+TimeMode = Literal["event", "processing"]
+OnStateCap = Literal["fail", "drop_new_groups"]
 Agg = Literal["count", "count_col", "sum", "min", "max", "avg", "first", "last", "count_distinct"]
 DistinctMode = Literal["approximate", "exact"]
 JoinKind = Literal["inner", "stream_stream_join", "left_outer", "right_outer", "full_outer"]
@@ -27,7 +37,13 @@ DeleteMode = Literal["hard", "soft"]
 SchemaEvolution = Literal["skip", "fail", "add"]
 ChangeOp = Literal["create", "update", "delete", "read"]
 
-LOOKUP_KINDS = ("postgres", "mysql", "sqlite", "duckdb")
+LOOKUP_KINDS = (
+    *("postgres", "mysql", "sqlite", "duckdb"),
+    *("delta_local", "delta_s3", "iceberg"),
+    *("object_store_local", "object_store_s3", "object_store_gcs", "object_store_azure"),
+    *("snowflake", "bigquery", "redshift"),
+)
+"""Whatever can be read in a batch; brokers cannot."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +58,8 @@ class Source:
 
     def check(self) -> None:
         """Refuse a source without a connection or without a query."""
-        _connection("Source", self.connection)
-        _text("Source: query", self.query)
+        check_connection("Source", self.connection)
+        check_text("Source: query", self.query)
 
 
 @dataclass(frozen=True)
@@ -59,8 +75,8 @@ class Aggregation:
     def check(self) -> None:
         """Refuse an unknown function, a missing column, and options of `count_distinct` on another function."""
         what = f"Aggregation '{self.as_}'"
-        _text("Aggregation: as_", self.as_)
-        _one_of(f"{what}: agg", self.agg, get_args(Agg))
+        check_text("Aggregation: as_", self.as_)
+        check_one_of(f"{what}: agg", self.agg, get_args(Agg))
         if self.agg == "count":
             if self.column is not None:
                 raise InvalidDeclaration(
@@ -68,21 +84,25 @@ class Aggregation:
                     fix="use agg='count_col' to count the values of a column",
                 )
         else:
-            _text(f"{what}: column", self.column)
+            check_text(f"{what}: column", self.column)
         if self.agg != "count_distinct":
             for option in ("mode", "max_distinct_values_per_group"):
                 if getattr(self, option) is not None:
                     raise InvalidDeclaration(f"{what}: {option} needs agg='count_distinct', not '{self.agg}'.")
         if self.mode is not None:
-            _one_of(f"{what}: mode", self.mode, get_args(DistinctMode))
-        _whole(f"{what}: max_distinct_values_per_group", self.max_distinct_values_per_group, least=1)
+            check_one_of(f"{what}: mode", self.mode, get_args(DistinctMode))
+        check_whole(f"{what}: max_distinct_values_per_group", self.max_distinct_values_per_group, least=1)
         if self.max_distinct_values_per_group is not None and self.mode != "exact":
             raise InvalidDeclaration(f"{what}: max_distinct_values_per_group needs mode='exact'.")
 
 
 @dataclass(frozen=True)
 class Window:
-    """Rows gathered by event time: over a fixed length (tumbling, hopping), or until a key falls silent (session)."""
+    """Rows gathered by event time: over a fixed length (tumbling, hopping), or until a key falls silent (session).
+
+    `time_mode="processing"` takes the time of arrival for the event time. `on_state_cap` says what becomes of a group
+    beyond `max_groups_per_window`: it stops the stream, or its rows are left out.
+    """
 
     kind: WindowKind
     aggregations: Sequence[Aggregation]
@@ -98,20 +118,24 @@ class Window:
     window_start_column: str = "window_start"
     window_end_column: str = "window_end"
     session_id_column: str = "session_id"
+    time_mode: TimeMode = "event"
+    on_state_cap: OnStateCap = "fail"
 
     def __post_init__(self) -> None:
         _freeze(self, "aggregations", "group_by")
 
     def check(self) -> None:
         """Refuse lengths that do not fit the kind, lateness that does not fit the policy, and clashing output names."""
-        _one_of("Window: kind", self.kind, get_args(WindowKind))
+        check_one_of("Window: kind", self.kind, get_args(WindowKind))
         if self.kind == "session":
             self._check_session()
         else:
             self._check_steps()
-        _late_data("Window", self.late_data, self.allowed_lateness_ms)
-        _whole("Window: max_groups_per_window", self.max_groups_per_window, least=1)
-        _text("Window: event_time_column", self.event_time_column)
+        check_late_data("Window", self.late_data, self.allowed_lateness_ms)
+        check_whole("Window: max_groups_per_window", self.max_groups_per_window, least=1)
+        check_text("Window: event_time_column", self.event_time_column)
+        check_one_of("Window: time_mode", self.time_mode, get_args(TimeMode))
+        check_one_of("Window: on_state_cap", self.on_state_cap, get_args(OnStateCap))
         if not self.aggregations:
             raise InvalidDeclaration(
                 "Window: aggregations is empty.", fix='give at least one: Aggregation(agg="count", as_="n")'
@@ -124,7 +148,7 @@ class Window:
             aggregation.check()
         names = self.output_columns()
         for name in names:
-            _text("Window: an output column", name)
+            check_text("Window: an output column", name)
             if names.count(name) > 1:
                 raise InvalidDeclaration(
                     f"Window: '{name}' would be the name of two output columns.",
@@ -141,7 +165,7 @@ class Window:
         for option in ("gap_ms", "max_session_duration_ms"):
             if getattr(self, option) is not None:
                 raise InvalidDeclaration(f"Window: {option} needs kind='session', not '{self.kind}'.")
-        _whole("Window: duration_ms", self.duration_ms, least=1)
+        check_whole("Window: duration_ms", self.duration_ms, least=1)
         if self.kind == "tumbling":
             if self.hop_ms is not None and self.hop_ms != self.duration_ms:
                 raise InvalidDeclaration(
@@ -151,7 +175,7 @@ class Window:
             return
         if self.hop_ms is None:
             raise InvalidDeclaration("Window: kind='hopping' needs hop_ms.")
-        _whole("Window: hop_ms", self.hop_ms, least=1)
+        check_whole("Window: hop_ms", self.hop_ms, least=1)
         if self.hop_ms > self.duration_ms:
             raise InvalidDeclaration(
                 "Window: hop_ms is longer than duration_ms, so rows between two windows would be lost.",
@@ -167,7 +191,7 @@ class Window:
         for option in ("gap_ms", "max_session_duration_ms"):
             if getattr(self, option) is None:
                 raise InvalidDeclaration(f"Window: kind='session' needs {option}.")
-            _whole(f"Window: {option}", getattr(self, option), least=1)
+            check_whole(f"Window: {option}", getattr(self, option), least=1)
         assert self.gap_ms is not None and self.max_session_duration_ms is not None
         if self.max_session_duration_ms <= self.gap_ms:
             raise InvalidDeclaration("Window: max_session_duration_ms must be longer than gap_ms.")
@@ -205,19 +229,25 @@ class Join:
 
     def check(self, sources: Iterable[Source] | None = None) -> None:
         """Refuse keys that do not pair, a span without bounds, and, with `sources`, sides that nobody reads."""
-        _text("Join: left_source", self.left_source)
-        _text("Join: right_source", self.right_source)
+        check_text("Join: left_source", self.left_source)
+        check_text("Join: right_source", self.right_source)
         if self.left_source == self.right_source:
             raise InvalidDeclaration(f"Join: both sides are '{self.left_source}'.", fix="join two different sources")
-        _one_of("Join: kind", self.kind, get_args(JoinKind))
+        check_one_of("Join: kind", self.kind, get_args(JoinKind))
         if not self.left_keys or len(self.left_keys) != len(self.right_keys):
             raise InvalidDeclaration(
                 f"Join: {len(self.left_keys)} left_keys and {len(self.right_keys)} right_keys.",
                 fix="give as many on both sides, at least one",
             )
+        for side in ("left_keys", "right_keys"):
+            for key in getattr(self, side):
+                check_text(f"Join: a column of {side}", key)
+        for prefix in ("left_column_prefix", "right_column_prefix"):
+            if not isinstance(getattr(self, prefix), str):
+                raise WrongDeclarationType(f"Join: {prefix} must be text.")
         self._check_span()
-        _late_data("Join", self.late_data, self.allowed_lateness_ms)
-        _text("Join: event_time_column", self.event_time_column)
+        check_late_data("Join", self.late_data, self.allowed_lateness_ms)
+        check_text("Join: event_time_column", self.event_time_column)
         if self.left_column_prefix == self.right_column_prefix:
             raise InvalidDeclaration("Join: left_column_prefix and right_column_prefix must differ.")
         if sources is not None:
@@ -237,9 +267,9 @@ class Join:
         return -self.time_window_ms, self.time_window_ms
 
     def _check_span(self) -> None:
-        _whole("Join: time_window_ms", self.time_window_ms, least=0)
-        _whole("Join: min_delta_ms", self.min_delta_ms)
-        _whole("Join: max_delta_ms", self.max_delta_ms)
+        check_whole("Join: time_window_ms", self.time_window_ms, least=0)
+        check_whole("Join: min_delta_ms", self.min_delta_ms)
+        check_whole("Join: max_delta_ms", self.max_delta_ms)
         if (self.min_delta_ms is None) != (self.max_delta_ms is None):
             raise InvalidDeclaration("Join: min_delta_ms and max_delta_ms go together.", fix="give both, or neither")
         if self.min_delta_ms is not None and self.max_delta_ms is not None:
@@ -263,26 +293,32 @@ class StateStore:
     path: str | None = None
 
     def __post_init__(self) -> None:
-        for secret in url_secrets(self.url or ""):
+        for secret in url_secrets(self.url) if isinstance(self.url, str) else ():
             if "${" not in secret:
                 remember_secret(secret)
 
     def __repr__(self) -> str:
-        return _shown(self, url=None if self.url is None else redact_url(self.url))
+        return _shown(self, url=redact_url(self.url) if isinstance(self.url, str) else self.url)
 
     def check(self) -> None:
         """Refuse an unknown kind, a missing address, and an address of another kind."""
-        _one_of("StateStore: kind", self.kind, get_args(StateStoreKind))
+        check_one_of("StateStore: kind", self.kind, get_args(StateStoreKind))
         if self.kind == "postgres":
-            _text("StateStore: url", self.url)
-            _text("StateStore: schema", self.schema)
+            check_text("StateStore: url", self.url)
+            scheme = url_scheme(self.url or "")
+            if "${" not in (self.url or "") and scheme not in ("postgres", "postgresql"):
+                raise InvalidDeclaration(
+                    "StateStore: url is not the address of a PostgreSQL database.",
+                    fix="write postgres://user:${STATE_PASSWORD}@host/database",
+                )
+            check_text("StateStore: schema", self.schema)
         elif self.url is not None:
             raise InvalidDeclaration(f"StateStore: url needs kind='postgres', not '{self.kind}'.")
         if self.path is not None:
             if self.kind != "rocksdb":
                 raise InvalidDeclaration(f"StateStore: path needs kind='rocksdb', not '{self.kind}'.")
-            _text("StateStore: path", self.path)
-        _whole("StateStore: checkpoint_interval_ms", self.checkpoint_interval_ms, least=1)
+            check_text("StateStore: path", self.path)
+        check_whole("StateStore: checkpoint_interval_ms", self.checkpoint_interval_ms, least=1)
 
 
 @dataclass(frozen=True)
@@ -297,13 +333,16 @@ class Watermark:
 
     def check(self) -> None:
         """Refuse what is not a whole number of milliseconds of at least 0."""
-        _whole("Watermark: lateness_ms", self.lateness_ms, least=0)
-        _whole("Watermark: source_idleness_ms", self.source_idleness_ms, least=0)
+        check_whole("Watermark: lateness_ms", self.lateness_ms, least=0)
+        check_whole("Watermark: source_idleness_ms", self.source_idleness_ms, least=0)
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A small table that `transform_sql` may join by its name: a table or a query of a database, refreshed if asked."""
+    """A table that `transform_sql` may join by its name: a table or a query of any system but a broker.
+
+    It is read when the stream starts, and again every `refresh_interval_ms`, if that is given.
+    """
 
     connection: ConnectionRef
     table: str | None = None
@@ -315,8 +354,8 @@ class Lookup:
         self.check()
 
     def check(self) -> None:
-        """Refuse a connection that is no database, and anything but one of table and query."""
-        _connection("Lookup", self.connection)
+        """Refuse a connection that cannot be read in a batch, and anything but one of table and query."""
+        check_connection("Lookup", self.connection)
         if isinstance(self.connection, Connection) and self.connection.kind not in LOOKUP_KINDS:
             raise InvalidDeclaration(
                 f"Lookup: '{self.connection.name}' is a {self.connection.kind} connection.",
@@ -324,13 +363,15 @@ class Lookup:
             )
         if (self.table is None) == (self.query is None):
             raise InvalidDeclaration("Lookup: give exactly one of table and query.")
+        if not isinstance(self.schema, str):
+            raise WrongDeclarationType(f"Lookup: schema must be text, not {type(self.schema).__name__}.")
         if self.query is not None:
-            _text("Lookup: query", self.query)
+            check_text("Lookup: query", self.query)
             if self.schema:
                 raise InvalidDeclaration("Lookup: schema needs table.", fix="name the schema in the query")
         else:
-            _text("Lookup: table", self.table)
-        _whole("Lookup: refresh_interval_ms", self.refresh_interval_ms, least=0)
+            check_text("Lookup: table", self.table)
+        check_whole("Lookup: refresh_interval_ms", self.refresh_interval_ms, least=0)
 
 
 @dataclass(frozen=True)
@@ -360,13 +401,17 @@ class CDC:
 
     def check(self) -> None:
         """Refuse unknown words, a soft delete without its column, and an envelope of one's own without its fields."""
-        _one_of("CDC: envelope", self.envelope, get_args(Envelope))
-        _one_of("CDC: delete_mode", self.delete_mode, get_args(DeleteMode))
-        _one_of("CDC: schema_evolution", self.schema_evolution, get_args(SchemaEvolution))
+        check_one_of("CDC: envelope", self.envelope, get_args(Envelope))
+        check_one_of("CDC: delete_mode", self.delete_mode, get_args(DeleteMode))
+        check_one_of("CDC: schema_evolution", self.schema_evolution, get_args(SchemaEvolution))
+        for option in ("op_field", "before_field", "after_field", "key_field", "ts_field", "soft_delete_column"):
+            written = getattr(self, option)
+            if written is not None and (option, written) != ("ts_field", ""):
+                check_text(f"CDC: {option}", written)
         for event, op in (self.op_map or {}).items():
-            _one_of(f"CDC: op_map['{event}']", op, get_args(ChangeOp))
+            check_one_of(f"CDC: op_map['{event}']", op, get_args(ChangeOp))
         if self.delete_mode == "soft":
-            _text("CDC: delete_mode='soft' needs soft_delete_column, which", self.soft_delete_column)
+            check_text("CDC: delete_mode='soft' needs soft_delete_column, which", self.soft_delete_column)
         elif self.soft_delete_column is not None:
             # Ignoring it would erase rows that the author meant to keep.
             raise InvalidDeclaration("CDC: soft_delete_column needs delete_mode='soft'.")
@@ -374,59 +419,14 @@ class CDC:
             missing = [name for name in ("op_field", "after_field", "key_field", "op_map") if not getattr(self, name)]
             if missing:
                 raise InvalidDeclaration(f"CDC: envelope='custom' needs {listed(missing)}.")
-        _whole("CDC: out_of_order_tolerance_ms", self.out_of_order_tolerance_ms, least=0)
-
-
-# ── the checks they share ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _one_of(what: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise InvalidDeclaration(
-            f"{what} must be one of {listed(allowed)}, not {value!r}.", fix=closest(str(value), allowed)
-        )
-
-
-def _text(what: str, value: object) -> None:
-    if value is None or value == "" or (isinstance(value, str) and not value.strip()):
-        raise InvalidDeclaration(f"{what} is missing or empty.")
-    if not isinstance(value, str):
-        raise WrongDeclarationType(f"{what} must be text, not {type(value).__name__}.")
-
-
-def _whole(what: str, value: object, *, least: int | None = None) -> None:
-    """A whole number, or None where the option may be left out."""
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidDeclaration(f"{what} must be a whole number, not {value!r}.")
-    if least is not None and value < least:
-        raise InvalidDeclaration(f"{what} must be at least {least}, not {value}.")
-
-
-def _late_data(what: str, policy: object, allowed_lateness_ms: int | None) -> None:
-    _one_of(f"{what}: late_data", policy, get_args(LateData))
-    _whole(f"{what}: allowed_lateness_ms", allowed_lateness_ms, least=0)
-    if policy == "reopen" and allowed_lateness_ms is None:
-        raise InvalidDeclaration(f"{what}: late_data='reopen' needs allowed_lateness_ms.")
-    if policy != "reopen" and allowed_lateness_ms is not None:
-        raise InvalidDeclaration(f"{what}: allowed_lateness_ms needs late_data='reopen', not {policy!r}.")
-
-
-def _connection(what: str, connection: object) -> None:
-    if isinstance(connection, str):
-        _text(f"{what}: connection", connection)
-    elif not isinstance(connection, Connection):
-        raise WrongConnectionType(
-            f"{what}: connection takes a connection or its name, not {type(connection).__name__}."
-        )
+        check_whole("CDC: out_of_order_tolerance_ms", self.out_of_order_tolerance_ms, least=0)
 
 
 def _freeze(value: Any, *options: str) -> None:
     """Lists become tuples; a single text is refused, since it would be read letter by letter."""
     for option in options:
         written = getattr(value, option)
-        if isinstance(written, str) or not isinstance(written, Iterable):
+        if isinstance(written, (str, Mapping)) or not isinstance(written, Iterable):
             raise WrongDeclarationType(f"{type(value).__name__}: {option} takes a tuple or list, not {written!r}.")
         object.__setattr__(value, option, tuple(written))
 

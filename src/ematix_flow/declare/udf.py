@@ -254,6 +254,26 @@ def apply_udaf_to_batch(
     return group.evaluate()
 
 
+def check_udfs(udfs: Sequence[Any] | None, aggregate_udfs: Sequence[Any] | None) -> None:
+    """Refuse what is not a handle, and a name that stands twice.
+
+    Raises:
+        WrongDeclarationType: (a TypeError) a list holds something other than what `@udf` or `@udaf` made.
+        InvalidDeclaration: (a ValueError) two have the same name.
+    """
+    seen: set[str] = set()
+    for option, handles, wanted, decorator in (
+        ("udfs", udfs, PythonScalarUdfHandle, "@udf"),
+        ("aggregate_udfs", aggregate_udfs, PythonAggregateUdfHandle, "@udaf"),
+    ):
+        for handle in handles or ():
+            if not isinstance(handle, wanted):
+                raise WrongDeclarationType(f"{option}= takes what {decorator} made, not {type(handle).__name__}.")
+            if handle.name.lower() in seen:  # SQL does not mind the case of a function's name
+                raise InvalidDeclaration(f"Two UDFs are named '{handle.name}'.", fix="give one another name=")
+            seen.add(handle.name.lower())
+
+
 # ── what is declared ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -354,7 +374,7 @@ def _fitted(handle: Any, what: str, array: Any, type_name: str) -> Any:
         return array
     if pyarrow.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if not (pyarrow.types.is_null(array.type) or _widens(_own_name(array.type), type_name)):
+    if not (pyarrow.types.is_null(array.type) or widens(_own_name(array.type), type_name)):
         raise InvalidPlan(
             f"{what} is declared {type_name} and gets {array.type}.",
             where=str(handle.where),
@@ -370,10 +390,10 @@ def _own_name(arrow_type: Any) -> str | None:
     return {"float": "Float32", "double": "Float64"}.get(text) or _SPELLINGS.get(text)
 
 
-def _widens(given: str | None, wanted: str) -> bool:
+def widens(given: str | None, wanted: str) -> bool:
     """Whether any value of one type may stand for the other without a decision by the user.
 
-    >>> _widens("Int64", "Float64"), _widens("UInt32", "Int64"), _widens("Int64", "Int32"), _widens("Utf8", "Float64")
+    >>> widens("Int64", "Float64"), widens("UInt32", "Int64"), widens("Int64", "Int32"), widens("Utf8", "Float64")
     (True, True, False, False)
     """
     if given is None or given == wanted:

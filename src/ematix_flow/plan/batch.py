@@ -24,6 +24,7 @@ from ematix_flow.contracts.plans import (
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.columns import ColumnType
 from ematix_flow.declare.pipeline import PipelineSpec
+from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import Mode, TargetSpec
 from ematix_flow.errors import InvalidPlan, MissingSourceColumn, UnsupportedMode, closest, listed
@@ -42,7 +43,10 @@ _WATERMARK = re.compile(r"\$watermark\b")
 
 @dataclass(frozen=True)
 class SourceSide:
-    """What is known of the source. `shapes` is None when only Spark, or nobody, can describe it."""
+    """What is known of the source. `shapes` is None when only Spark, or nobody, can describe it.
+
+    `spark_dialect` is what SQL that Spark runs is written in, when the pipeline says nothing.
+    """
 
     query: SourceQuery
     dialect: Dialect | None = None
@@ -50,6 +54,7 @@ class SourceSide:
     user_sql_types: Mapping[str, ColumnType | None] = field(default_factory=dict)
     kind: str = ""
     file_format: str | None = None
+    spark_dialect: SqlDialect = "spark"
 
 
 @dataclass(frozen=True)
@@ -284,6 +289,8 @@ def _pushed_down(
         return None, [f"{sink.kind} targets are written by Spark"]
     if not sink.dialect.has_engine:
         return None, [f"{sink.kind} tables are written by Spark"]
+    if source.dialect is None and spec.calls_python:
+        return None, ["its SQL may call Python functions"]
     if source.dialect is None:
         return None, ["the source is not a database"]
     if not sink.is_same_place:
@@ -367,7 +374,7 @@ def _reading(
             pending=pending,
             steps=steps,
             watermark_filter=watermark,
-            dialect=spec.dialect or "spark",
+            dialect=spec.dialect or projection.source.spark_dialect,
         )
     user_steps = [index for index, step in enumerate(steps) if step.is_user_sql]
     upto = user_steps[-1] + 1 if user_steps else 0

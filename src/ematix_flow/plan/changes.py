@@ -26,7 +26,7 @@ from ematix_flow.plan.strategies import (
 )
 
 # Columns of a change beside the declared ones; no declared name begins like these.
-_ACTION = "__flow_action"
+ACTION = "__flow_action"
 _INSERTED, _UPDATED, _CLOSED, _DELETED = "__flow_inserted", "__flow_updated", "__flow_closed", "__flow_deleted"
 _EXPIRED = "__flow_expired"
 
@@ -58,11 +58,13 @@ def _changes_sql(load: Load) -> str:
     return load.dialect.relation(SCRATCH, load.stamp.run_id)
 
 
-def _flags(*, inserted: str = "0", updated: str = "0", closed: str = "0", deleted: str = "0") -> str:
+def flags(*, inserted: str = "0", updated: str = "0", closed: str = "0", deleted: str = "0") -> str:
+    """How a change counts, as columns."""
     return f"{inserted} AS {_INSERTED}, {updated} AS {_UPDATED}, {closed} AS {_CLOSED}, {deleted} AS {_DELETED}"
 
 
-def _one_if(condition: str) -> str:
+def one_if(condition: str) -> str:
+    """1 where a condition holds, else 0."""
     return f"CASE WHEN {condition} THEN 1 ELSE 0 END"
 
 
@@ -78,17 +80,17 @@ def _merge(load: Load) -> ChangeSet:
     wanted = is_new if changed is None else f"{is_new} OR ({changed})"
     # A lake table may hold a key twice, and both rows are to be updated by one change, which counts for each.
     action = f"CASE WHEN {is_new} THEN 'insert' ELSE 'correct' END"
-    counts = _flags(inserted=f"sum({_one_if(is_new)})", updated=f"sum({_one_if(f'NOT ({is_new})')})")
+    counts = flags(inserted=f"sum({one_if(is_new)})", updated=f"sum({one_if(f'NOT ({is_new})')})")
     columns = dialect.columns(load.names, "s")
     query = (
-        f"SELECT {columns}, {action} AS {_ACTION}, {counts} "
-        f"FROM {load.landed_sql} AS s LEFT JOIN ({_stored_of_landed_keys(load, keys)}) AS t ON {match} WHERE {wanted} "
+        f"SELECT {columns}, {action} AS {ACTION}, {counts} "
+        f"FROM {load.landed_sql} AS s LEFT JOIN ({stored_of_landed_keys(load, keys)}) AS t ON {match} WHERE {wanted} "
         f"GROUP BY {columns}, {action}"
     )
     if target.handle_deletes == "hard":
         gone = ", ".join(f"t.{dialect.quote(n)}" if n in keys else "NULL" for n in load.names)
         query += (
-            f" UNION ALL SELECT {gone}, 'delete', {_flags(deleted='1')} FROM {load.stored_sql} AS t "
+            f" UNION ALL SELECT {gone}, 'delete', {flags(deleted='1')} FROM {load.stored_sql} AS t "
             f"WHERE NOT EXISTS (SELECT 1 FROM {load.landed_sql} AS s WHERE {match})"
         )
     stamped = load.stamp_values()
@@ -96,10 +98,10 @@ def _merge(load: Load) -> ChangeSet:
     if changed is not None:
         clauses.append(MergeClause("update", None, (*written_columns(load), *(name for name, _ in stamped))))
     inserted = [(name, f"s.{dialect.quote(name)}") for name in load.names] + stamped
-    return _set(load, query, keys, clauses, inserted)
+    return one_statement(load, query, keys, clauses, inserted)
 
 
-def _stored_of_landed_keys(load: Load, keys: tuple[str, ...]) -> str:
+def stored_of_landed_keys(load: Load, keys: tuple[str, ...]) -> str:
     """The stored rows whose keys have landed.
 
     Said by itself, because few landed keys can then be sent to where the stored rows are; the outer join alone would
@@ -133,8 +135,8 @@ def _history(load: Load) -> ChangeSet:
         MergeClause("update", "correct", tuple(name for name, _ in corrected)),
         MergeClause("update", "end", tuple(name for name, _ in [*ends, *stamped])),
     ]
-    known = Statement(_stored_of_landed_keys(load, words.key_names), why="look up the stored versions of the keys")
-    return _set(load, query, (*words.key_names, "valid_from"), clauses, inserted, touched=known)
+    known = Statement(stored_of_landed_keys(load, words.key_names), why="look up the stored versions of the keys")
+    return one_statement(load, query, (*words.key_names, "valid_from"), clauses, inserted, touched=known)
 
 
 def _touched(words: Words, same_version: str) -> str:
@@ -143,7 +145,7 @@ def _touched(words: Words, same_version: str) -> str:
     quote = dialect.quote
     expired = "0"
     if words.target.ttl is not None:
-        expired = _one_if(f"v.{words.valid_to} IS NULL AND v.{words.valid_from} < {_oldest(words)}")
+        expired = one_if(f"v.{words.valid_to} IS NULL AND v.{words.valid_from} < {_oldest(words)}")
     resolved = f"SELECT v.*, {expired} AS {_EXPIRED} FROM ({resolved_versions(words)}) AS v"
     is_new, is_gone = f"t.{words.valid_from} IS NULL", f"s.{words.valid_from} IS NULL"
     in_both = f"NOT ({is_new}) AND NOT ({is_gone})"
@@ -160,15 +162,15 @@ def _touched(words: Words, same_version: str) -> str:
         f"CASE WHEN {is_new} THEN 'insert' WHEN {is_gone} THEN 'delete' "
         f"WHEN {is_corrected} THEN 'correct' ELSE 'end' END"
     )
-    flags = _flags(
-        inserted=_one_if(is_new),
-        updated=_one_if(f"({is_corrected}) OR ({is_moved})"),
-        closed=_one_if(f"({is_closed}) OR ({is_expired})"),
+    counts = flags(
+        inserted=one_if(is_new),
+        updated=one_if(f"({is_corrected}) OR ({is_moved})"),
+        closed=one_if(f"({is_closed}) OR ({is_expired})"),
     )
     return (
         f"SELECT {columns}, coalesce(s.{words.valid_from}, t.{words.valid_from}) AS {words.valid_from}, "
         f"CASE WHEN {is_expired} THEN {load.now_sql} ELSE s.{words.valid_to} END AS {words.valid_to}, "
-        f"{action} AS {_ACTION}, {flags} "
+        f"{action} AS {ACTION}, {counts} "
         f"FROM {load.stored_sql} AS t FULL OUTER JOIN ({resolved}) AS s ON {same_version} "
         f"WHERE {is_new} OR {is_gone} OR ({is_corrected}) OR {other_end} OR {is_expired}"
     )
@@ -186,7 +188,7 @@ def _untouched(words: Words) -> str | None:
     else:
         return None
     return (
-        f"SELECT {words.closing_columns('t')}, {begins}, {end}, 'end', {_flags(closed='1')} "
+        f"SELECT {words.closing_columns('t')}, {begins}, {end}, 'end', {flags(closed='1')} "
         f"FROM {load.stored_sql} AS t WHERE t.{words.is_current} = {words.true}{condition} "
         f"AND NOT EXISTS (SELECT 1 FROM {load.landed_sql} AS s WHERE {words.match('t', 's')})"
     )
@@ -200,7 +202,7 @@ def _oldest(words: Words) -> str:
 # ── the one statement ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _set(
+def one_statement(
     load: Load,
     query: str,
     match: tuple[str, ...],
@@ -221,11 +223,11 @@ def _set(
 
     def merge(clauses: list[MergeClause]) -> Statement:
         clauses_sql = " ".join(_clause_sql(load, clause, dict(inserted)) for clause in clauses)
-        with_action = rows_to_write(load, [*inserted, (_ACTION, f"s.{_ACTION}")], changes)
+        with_action = rows_to_write(load, [*inserted, (ACTION, f"s.{ACTION}")], changes)
         return Statement(
             f"MERGE INTO {load.table_sql} AS t USING {changes} AS s ON {on} {clauses_sql}",
             why="apply it in one commit",
-            write=TableWrite("merge", with_action, match, tuple(clauses), _ACTION),
+            write=TableWrite("merge", with_action, match, tuple(clauses), ACTION),
         )
 
     return ChangeSet(
@@ -241,7 +243,7 @@ def _set(
 
 def _clause_sql(load: Load, clause: MergeClause, values: Mapping[str, str]) -> str:
     found = "NOT MATCHED" if clause.kind == "insert" else "MATCHED"
-    wanted = "" if clause.action is None else f" AND s.{_ACTION} = '{clause.action}'"
+    wanted = "" if clause.action is None else f" AND s.{ACTION} = '{clause.action}'"
     if clause.kind == "delete":
         done = "DELETE"
     elif clause.kind == "update":

@@ -132,6 +132,8 @@ class Words:
 
     def at(self, alias: str) -> str:
         """The time from which a landed row holds."""
+        if self.load.event_at is not None:
+            return f"{alias}.{self.dialect.quote(self.load.event_at)}"
         column = self.target.event_timestamp_column
         if column is None:
             return self.load.now_sql
@@ -161,9 +163,11 @@ def resolved_versions(words: Words) -> str:
     names = words.dialect.columns(words.load.names)
     keys = words.dialect.columns(words.key_names)
     touched = f"EXISTS (SELECT 1 FROM {landed} AS s WHERE {words.match('t', 's')})"
-    timed = f" WHERE {words.at('s')} IS NOT NULL" if words.target.event_timestamp_column else ""
+    has_times = words.target.event_timestamp_column or words.load.event_at
+    timed = f" WHERE {words.at('s')} IS NOT NULL" if has_times else ""
+    closes = f"CASE WHEN {words.load.closes} THEN 1 ELSE 0 END" if words.load.closes else "0"
     incoming = (
-        f"SELECT {words.all_columns('s')}, {words.at('s')} AS {_AT}, 0 AS {RANK}, 0 AS {_CLOSING} "
+        f"SELECT {words.all_columns('s')}, {words.at('s')} AS {_AT}, 0 AS {RANK}, {closes} AS {_CLOSING} "
         f"FROM {landed} AS s{timed}"
     )
     if words.target.exact_history:

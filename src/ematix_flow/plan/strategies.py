@@ -19,7 +19,8 @@ from ematix_flow.plan.physical import stamps
 class Load:
     """What a mode needs to know to write its statements. `columns` are the declared ones that the live table has.
 
-    `stored_as` is the relation of the run's own that takes the stored rows' place.
+    `stored_as` is the relation of the run's own that takes the stored rows' place. Of a change feed, `event_at` is the
+    landed column of a change's time, and `closes` the condition under which a landed row ends a version.
     """
 
     dialect: Dialect
@@ -28,6 +29,8 @@ class Load:
     columns: tuple[ColumnSpec, ...]
     stamp: Stamp
     stored_as: str | None = None
+    event_at: str | None = None
+    closes: str | None = None
 
     @property
     def table_sql(self) -> str:

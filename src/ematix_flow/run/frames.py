@@ -287,12 +287,14 @@ def _of_frame(connection: ConnectionRef, schema: str, name: str, types: Mapping[
             f"{schema}.{name} has no column '{extra[0]}', which the frame has.",
             fix=closest(extra[0], known) or "drop it from the frame, or declare the table and pass it as target=",
         )
-    return TableSpec(schema, name, tuple(_kept(live, column, kind) for column, kind in types.items()))
+    return TableSpec(schema, name, tuple(kept_column(live, column, kind) for column, kind in types.items()))
 
 
-def _kept(live: TableShape, name: str, kind: ColumnType) -> ColumnSpec:
+def kept_column(live: TableShape, name: str, kind: ColumnType) -> ColumnSpec:
+    """A column as the table that is there has it; one that it lacks, in the type that comes."""
     there = live.column(name)
-    assert there is not None
+    if there is None:
+        return ColumnSpec(name, kind, nullable=True)
     in_key = name in live.primary_key
     return ColumnSpec(name, there.type or kind, nullable=there.nullable and not in_key, primary_key=in_key)
 

@@ -41,7 +41,7 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def _after(settled: datetime | None) -> datetime:
+def moment_after(settled: datetime | None) -> datetime:
     """Now, but never before what the target already holds: a clock set back must not file new versions in the past."""
     moment = now()
     return moment if settled is None else max(moment, settled + timedelta(microseconds=1))
@@ -98,7 +98,7 @@ def load_target(
         if run.applied is not None:
             observer.step("plan", "succeeded", f"logical run {run.logical_run} is already in the target")
             return _replayed(target, run), run
-        stamp = Stamp(run.run_id, _after(run.settled_at))
+        stamp = Stamp(run.run_id, moment_after(run.settled_at))
         source = places.source_side(query, target)
         plan = plan_load(spec, target, source, places.target_side(target), stamp=stamp, stored_mark=run.watermark)
         if sharing is None:

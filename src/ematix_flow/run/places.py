@@ -21,6 +21,7 @@ from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import InvalidPlan, MissingDriver, UnsupportedBackend
 from ematix_flow.plan.batch import SourceSide, TargetSide, describable, user_sql_probe
 from ematix_flow.plan.history import events_table
+from ematix_flow.run.queried_in_spark import QueriedInSpark, refuse_native
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,12 @@ class Places:
             if query.frame is not None:
                 return SourceSide(query)
             kind = self.source_connection.connection.kind
-            return SourceSide(query, kind=kind, file_format=getattr(self.source, "file_format", None))
+            return SourceSide(
+                query,
+                kind=kind,
+                file_format=getattr(self.source, "file_format", None),
+                spark_dialect=self.source.spark_dialect if isinstance(self.source, QueriedInSpark) else "spark",
+            )
         dialect = self.source.dialect
         shapes = self.source.describe_query(describable(query, target, dialect))
         side = SourceSide(query, dialect, shapes, kind=self.source_connection.connection.kind)
@@ -120,7 +126,17 @@ def opened(spec: PipelineSpec, target: TargetSpec) -> Iterator[Places]:
 
 @contextmanager
 def reading_from(places: Places, query: SourceQuery, spec: PipelineSpec) -> Iterator[Places]:
-    """The same places, with the source that a query names for itself."""
+    """The same places, with the source that a query names for itself; SQL that calls Python is run over its tables."""
+    with _reading_from(places, query, spec) as there:
+        if query.sql is None or not spec.calls_python:
+            yield there
+        else:
+            refuse_native(spec, _mover_of(spec))
+            yield replace(there, source=QueriedInSpark(there.source, spec))
+
+
+@contextmanager
+def _reading_from(places: Places, query: SourceQuery, spec: PipelineSpec) -> Iterator[Places]:
     if query.connection is None:
         yield places
         return

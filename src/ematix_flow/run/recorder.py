@@ -77,6 +77,11 @@ class RunRecorder:
             step["detail"] = scrub(detail)
         self._write("running")
 
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Facts of a run that is under way; they replace earlier ones of the same name."""
+        self._extras.update(_plain(facts))
+        self._write("running")
+
     def progress(self, stage: str, rows: int, total: int | None = None) -> None:
         """Rows on their way are not history."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -98,7 +98,7 @@ def run_on_spark(
                 shaped, plan, target, run, stamp, observer, dry_run=dry_run, staging=watched, staged_as=staged_as
             )
         else:
-            report = _write(shaped, plan, target, run, stamp, observer, dry_run)
+            report = write_rows(shaped, plan, target, run, stamp, observer, dry_run)
         return replace(report, left_out=left_out) if left_out else report
 
 
@@ -112,7 +112,7 @@ def _tell_left_out(
     observer.step("quarantine", "skipped", left_out_words(files))
 
 
-def _write(
+def write_rows(
     shaped: DataFrame,
     plan: BatchPlan,
     target: WritesFrames,
@@ -121,6 +121,7 @@ def _write(
     observer: RunObserver,
     dry_run: bool,
 ) -> SettleReport:
+    """Hand shaped rows to a target that takes DataFrames."""
     observer.step("write", "running")
     began = time.perf_counter()
     values = {"_loaded_at": F.lit(stamp.now).cast("timestamp"), "_batch_id": F.lit(stamp.run_id)}
@@ -137,6 +138,21 @@ def shape(frame: DataFrame, plan: BatchPlan) -> DataFrame:
     assert reading is not None
     _require_columns(frame, plan, reading)
     types = {field.name: field.dataType for field in frame.schema.fields}
+    if reading.steps or any(reading.pending.values()):
+        result = _normalized(frame, reading, types)
+        types = {field.name: field.dataType for field in result.schema.fields}
+        given = {column.name: column.name for column in plan.columns}
+    else:
+        result, given = frame, {c.name: reading.renamed.get(c.name, c.name) for c in plan.columns}
+    fitted = [_fitted(column_of(given[c.name]), types[given[c.name]], c).alias(c.name) for c in plan.columns]
+    result = result.select(*fitted)
+    if reading.watermark_filter is not None and reading.watermark_filter.last_value is not None:
+        result = result.where(_newer(reading.watermark_filter))
+    return result
+
+
+def _normalized(frame: DataFrame, reading: Reading, types: Mapping[str, Any]) -> DataFrame:
+    """The rows under their own names, after their markers and steps."""
     normalized = []
     for column in reading.columns:
         name = reading.renamed.get(column.name, column.name)
@@ -155,11 +171,6 @@ def shape(frame: DataFrame, plan: BatchPlan) -> DataFrame:
     result = frame.select(*normalized)
     for step in reading.steps:
         result = apply_step(result, step_in_spark(step, reading.dialect, result))
-    after = {field.name: field.dataType for field in result.schema.fields}
-    fitted = [_fitted(column_of(c.name), after[c.name], c).alias(c.name) for c in plan.columns]
-    result = result.select(*fitted)
-    if reading.watermark_filter is not None and reading.watermark_filter.last_value is not None:
-        result = result.where(_newer(reading.watermark_filter))
     return result
 
 
@@ -173,7 +184,7 @@ def _newer(rule: WatermarkRule) -> Column:
 
 
 def _require_columns(frame: DataFrame, plan: BatchPlan, reading: Reading) -> None:
-    delivered = frame.columns
+    delivered = frame.schema.names
     for column in reading.columns:
         name = reading.renamed.get(column.name, column.name)
         derived = reading.pending.get(column.name, ())[:1]

@@ -26,6 +26,8 @@ from ematix_flow.errors import (
     listed,
 )
 from ematix_flow.spark import native
+from ematix_flow.spark.kafka_failures import kafka_failure
+from ematix_flow.spark.lake_failures import lake_stream_failure
 
 
 def explain(exc: BaseException) -> FlowError | None:
@@ -256,6 +258,8 @@ _PACKAGES = (
     ("delta", ("delta", "io.delta", "org.apache.spark.sql.delta")),
     ("iceberg", ("iceberg", "org.apache.iceberg")),
     ("hadoop-aws", ("s3", "s3a", "org.apache.hadoop.fs.s3a", "software.amazon")),
+    ("gcs-connector", ("gs", "com.google.cloud.hadoop")),
+    ("hadoop-azure", ("abfs", "abfss", "org.apache.hadoop.fs.azurebfs")),
     ("postgresql", ("org.postgresql",)),
     ("mysql", ("com.mysql",)),
     ("mariadb", ("org.mariadb",)),
@@ -349,6 +353,8 @@ def _raised_by_python(text: str) -> bool:
 
 _RULES: tuple[Callable[[str, str], FlowError | None], ...] = (
     _full_disk,
+    kafka_failure,
+    lake_stream_failure,
     _native_failure,
     _out_of_memory,
     _users_code,

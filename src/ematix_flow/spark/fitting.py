@@ -10,6 +10,7 @@ from ematix_flow.contracts import refusals
 from ematix_flow.declare import columns as c
 from ematix_flow.errors import InvalidPlan
 from ematix_flow.spark import native, native_forms
+from ematix_flow.spark.nested_json import json_text
 from ematix_flow.spark.types import from_spark_type, to_spark_type
 
 _INTEGERS = (c.SmallInt, c.Integer, c.BigInt)
@@ -111,7 +112,7 @@ def _fitted(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) 
     given = from_spark_type(from_type)
     if isinstance(given, c.JSON):
         if isinstance(to, _TEXTS) and not isinstance(to, c.UUID):
-            return F.to_json(column), False
+            return json_text(column, from_type), False
     elif isinstance(given, _TEXTS):
         return _from_text(column, to, wanted)
     elif isinstance(given, _INTEGERS):

@@ -223,6 +223,21 @@ def forget_gateway() -> None:
     SparkContext._jvm = None
 
 
+def forget_dead_session() -> None:
+    """Forget the session whose JVM is gone: it can no longer stop itself, and PySpark allows one at a time."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context
+    for _ in range(2):  # the first time it fails at the JVM, the second time it knows of none
+        with contextlib.suppress(Exception):
+            if context is not None:
+                context.stop()
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    forget_gateway()
+
+
 def has_class(spark: SparkSession, name: str) -> bool:
     """Whether the driver can load a class; True where nobody can tell (Spark Connect)."""
     from py4j.protocol import Py4JError
@@ -235,6 +250,57 @@ def has_class(spark: SparkSession, name: str) -> bool:
     except Py4JError:
         return False
     return True
+
+
+def java_name(exc: Exception) -> str:
+    """The name of the Java exception behind an error, without its package; its Python name where there is none."""
+    thrown: Any = getattr(exc, "java_exception", None)
+    return str(thrown.getClass().getSimpleName()) if thrown is not None else type(exc).__name__
+
+
+class HadoopFolder:
+    """Small files below one address of any file system that this JVM's Hadoop knows."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        jvm: Any = spark._jvm
+        self._hadoop, self._io = jvm.org.apache.hadoop.fs, jvm.org.apache.commons.io.IOUtils
+        self._root = root
+        self._system = self._path("").getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def read(self, name: str) -> str | None:
+        """The text of a file; None when it is not there."""
+        path = self._path(name)
+        if not self._system.exists(path):
+            return None
+        stream = self._system.open(path)
+        try:
+            return str(self._io.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file, replacing the one before."""
+        stream = self._system.create(self._path(name), True)
+        stream.write(bytearray(text.encode()))
+        stream.close()
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder; none when it is not there."""
+        path = self._path(folder)
+        if not self._system.exists(path):
+            return []
+        return [str(entry.getPath().getName()) for entry in self._system.listStatus(path)]
+
+    def size(self, folder: str) -> int:
+        """How many bytes the files of a folder have."""
+        return int(self._system.getContentSummary(self._path(folder)).getLength())
+
+    def remove(self, name: str) -> None:
+        """Remove a file or a folder with all that is in it."""
+        self._system.delete(self._path(name), True)
+
+    def _path(self, name: str) -> Any:
+        return self._hadoop.Path(f"{self._root}/{name}" if name else self._root)
 
 
 def to_properties(conf: Mapping[str, str]) -> str:

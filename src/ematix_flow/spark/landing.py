@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from uuid import uuid4
@@ -31,6 +32,7 @@ def land_and_settle(
     dry_run: bool,
     staging: AbstractContextManager[None] | None = None,
     staged_as: OpenedRun,
+    before_settling: Callable[[], None] = lambda: None,
 ) -> SettleReport:
     """Stage the rows beside the target, then apply the plan in one transaction; what was staged is removed.
 
@@ -38,6 +40,7 @@ def land_and_settle(
         rows: A DataFrame, or what answers as one.
         staging: Entered while rows are staged, to watch or to explain.
         staged_as: The run under whose name they are staged.
+        before_settling: Called when the rows are there; whatever it raises, they go again.
     """
     observer.step("stage", "running")
     began = time.perf_counter()
@@ -47,6 +50,7 @@ def land_and_settle(
     try:
         said = "" if landed.rows is None else counted(landed.rows, "row")
         observer.step("stage", "succeeded", said, (time.perf_counter() - began) * 1000)
+        before_settling()
         observer.step("settle", "running")
         began = time.perf_counter()
         report = target.settle(plan, run, stamp, landed, dry_run=dry_run)

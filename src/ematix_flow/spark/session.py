@@ -136,6 +136,10 @@ def open_session(needs: SessionNeeds, settings: SparkSettings, *, record_to: Pat
     global _own, _place
     with _lock:
         wanted = _wanted_place(settings)
+        if _own is not None and _own.driver is not None and _own.driver.process.poll() is not None:
+            jvm.forget_dead_session()  # Java was killed under it
+            _own.driver.end()
+            _own = None
         if _own is not None and _is_alive(_own.session):
             _refuse_to_mix(_own.place, wanted)
             _refuse_to_move(_own.settings, settings)
@@ -430,11 +434,14 @@ def _checked_for_jars(session: SparkSession, needs: SessionNeeds) -> SparkSessio
         name for name in sorted(needs.jars) if not jvm.has_class(session, jars.family(name, session.version).probe)
     ]
     if missing:
-        coordinates = ",".join(jar.coordinate for jar in jars.jars_for(missing, session.version))
+        wanted = jars.jars_for(missing, session.version)
+        how = f"start it with spark.jars.packages={','.join(jar.coordinate for jar in wanted)}"
+        if any(jar.coordinate.count(":") > 2 for jar in wanted):  # Spark fetches no jar by a classifier
+            how = f"run `flow jars fetch {' '.join(missing)}` and start it with these files in spark.jars"
         raise MissingJar(
             f"The running Spark session lacks the connectors {', '.join(missing)}, and jars cannot be added to it.",
             tried=["the active session"],
-            fix=f"start it with spark.jars.packages={coordinates}, or stop it and let ematix-flow start one",
+            fix=f"{how}, or stop it and let ematix-flow start one",
         )
     set_what_can_be_set(session, needs.conf)
     log.debug("The active Spark session is used as it is")

@@ -16,9 +16,13 @@ _PART_BYTES = 64 * 1024 * 1024
 
 def local_sizes(master: str, cores: int, memory_mb: int) -> dict[str, str]:
     """Settings of a session on this machine that follow from its size."""
+    heap_mb = max(512, min(2048, memory_mb // 2))
     return {
         SHUFFLE_PARTITIONS: str(shuffle_partitions(cores_of(master, cores), 0)),
-        "spark.driver.memory": f"{max(512, min(2048, memory_mb // 2))}m",
+        "spark.driver.memory": f"{heap_mb}m",
+        # Small partitions are joined by hashing instead of sorting both sides. A hash table cannot be put on disk, so
+        # one may take so little that the tables of all tasks and joins of a stage fit together.
+        "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": f"{heap_mb // 256}m",
     }
 
 

@@ -472,6 +472,7 @@ def test_the_words_of_datafusion_mean_what_its_documentation_says(on_spark: Call
     """There is no DataFusion here to compare with: these are values worked out by hand."""
     expressions = {
         "date_bin(interval '15 minutes', ts, timestamp '2024-01-01 00:05:00')": T(2024, 2, 28, 23, 50),
+        "date_bin(interval '15 minutes', ts, '2024-01-01T00:05:00')": T(2024, 2, 28, 23, 50),
         "date_bin(interval '1 hour', ts)": T(2024, 2, 29, 0, 0),
         "date_trunc('minute', ts)": T(2024, 2, 29, 0, 0),
         "ts + interval '1 minute'": T(2024, 2, 29, 0, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.translation.text import UserSql
@@ -12,8 +13,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def run_translated(spark: SparkSession, translated: str, written: UserSql) -> DataFrame:
+def run_translated(
+    spark: SparkSession,
+    translated: str,
+    written: UserSql,
+    run: Callable[[SparkSession, str], DataFrame] | None = None,
+) -> DataFrame:
     """The rows of a query that was translated.
+
+    Args:
+        run: Who runs it, when it is not Spark alone.
 
     Raises:
         InvalidSource: Spark does not understand it; the message points at the words of the user's that it means.
@@ -21,7 +30,7 @@ def run_translated(spark: SparkSession, translated: str, written: UserSql) -> Da
     from pyspark.errors import AnalysisException, ParseException
 
     try:
-        frame = spark.sql(translated)
+        frame = spark.sql(translated) if run is None else run(spark, translated)
         _ = frame.schema  # Spark Connect understands a query only when it is asked about it
     except (AnalysisException, ParseException) as exc:
         raise complaint(exc, written) from exc

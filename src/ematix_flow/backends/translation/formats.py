@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.translation.kinds import kind
-from ematix_flow.backends.translation.rules import Rule, Task, call, constant, string, text_constant
+from ematix_flow.backends.translation.rules import Rule, Task, call, cast, constant, string, text_constant
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -89,6 +89,8 @@ def _as_time(node: exp.Expr, task: Task) -> exp.Expr | None:
 
 
 def _as_date(node: exp.Expr, task: Task) -> exp.Expr | None:
+    if task.sql.dialect == "datafusion" and node.args.get("format") is None:
+        return cast(node.this, "date")
     return call("to_date", node.this, _format(node, task, reading=True))
 
 

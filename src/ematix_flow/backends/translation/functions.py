@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ematix_flow.backends.translation.kinds import kind
 from ematix_flow.backends.translation.rules import Rule, Task, call, cast, constant, number, operation, text_constant
 from ematix_flow.backends.translation.times import part_of
 
@@ -33,7 +34,13 @@ _DIFFERENT = {
     "regexp_split_to_table": "its patterns differ",
     "width_bucket": "borders are counted differently",
 }
-_RENAMED = {"make_array": "array", "to_timestamp_micros": "timestamp_micros", "to_timestamp_millis": "timestamp_millis"}
+_RENAMED = {"make_array": "array", "approx_percentile_cont": "approx_percentile", "to_unixtime": "unix_timestamp"}
+_FROM_EPOCH = {
+    "to_timestamp_micros": "timestamp_micros",
+    "to_timestamp_millis": "timestamp_millis",
+    "to_timestamp_seconds": "timestamp_seconds",
+    "from_unixtime": "timestamp_seconds",
+}
 _ARROW_TYPES = {
     **{f"Int{bits}": name for bits, name in ((8, "tinyint"), (16, "smallint"), (32, "int"), (64, "bigint"))},
     **{f"UInt{bits}": name for bits, name in ((8, "smallint"), (16, "int"), (32, "bigint"), (64, "decimal(20, 0)"))},
@@ -69,8 +76,12 @@ def _of_datafusion(name: str, node: exp.Expr, task: Task) -> exp.Expr | None:
     given = node.expressions
     if name in _RENAMED:
         return call(_RENAMED[name], *given)
-    if name == "to_timestamp_seconds":
-        return call("timestamp_seconds", *given)
+    if name in (*_FROM_EPOCH, "to_timestamp_nanos") and len(given) == 1:
+        if kind(given[0]).name == "text" or kind(given[0]).is_time:
+            return cast(given[0], "timestamp")
+        if name == "to_timestamp_nanos":  # Spark's times have microseconds
+            return call("timestamp_micros", operation("IntDiv", given[0], number(1000)))
+        return call(_FROM_EPOCH[name], *given)
     if name == "arrow_cast" and len(given) == 2:
         wanted = text_constant(given[1]) or ""
         decimal = re.fullmatch(r"Decimal(?:128|256)\((\d+), *(\d+)\)", wanted)
@@ -93,7 +104,9 @@ def _bins(node: exp.Expr, task: Task) -> exp.Expr | None:
     micros = call("unix_micros", cast(node.expression, "timestamp"))
     origin = node.args.get("origin") or node.args.get("zone") or node.args.get("unit")
     since = micros
-    if isinstance(origin, exp.Expr) and not isinstance(origin, exp.Var):
+    if isinstance(origin, exp.Var):  # a time that is written as text is taken for a unit by who parsed it
+        origin = exp.Literal.string(origin.name)
+    if isinstance(origin, exp.Expr):
         since = operation("Sub", micros, call("unix_micros", cast(origin, "timestamp")))
     return call("timestamp_micros", operation("Sub", micros, call("pmod", since, number(width * 1_000_000))))
 
@@ -122,7 +135,20 @@ def _refusing(reason: str) -> Rule:
     return rule
 
 
+def _encoded(node: exp.Expr, task: Task) -> exp.Expr | None:
+    """`encode(bytes, 'hex')`: there it says how bytes become text, here in which alphabet a text is written."""
+    if task.family != "postgres":
+        return None
+    how = (text_constant(node.args.get("charset")) or "").lower()
+    made = {"hex": "hex", "base64": "base64"}.get(how)
+    if made is None:
+        raise task.refused(node, "only encode(…, 'hex') and encode(…, 'base64') can be taken over.")
+    encoded = call(made, cast(node.this, "binary"))
+    return call("lower", encoded) if how == "hex" else encoded
+
+
 RULES: Mapping[str, Rule] = {
+    "Encode": _encoded,
     "Anonymous": _named,
     "DateBin": _bins,
     "ArraySort": _refusing(_DIFFERENT["array_sort"]),

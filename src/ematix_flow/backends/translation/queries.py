@@ -14,12 +14,12 @@ _FILTERED = "ematix_filtered"
 
 
 def refuse_joins(tree: exp.Expr, task: Task) -> None:
-    """Spark would read `t ASOF JOIN u` as a plain join of `t` under the name `ASOF`."""
+    """Spark would read `t POSITIONAL JOIN u` as a plain join of `t` under another name."""
     from sqlglot import exp
 
     for join in tree.find_all(exp.Join):
         method = (join.args.get("method") or join.args.get("kind") or "").upper()
-        if method in ("ASOF", "POSITIONAL", "ARRAY", "PASTE"):
+        if method in ("POSITIONAL", "ARRAY", "PASTE"):
             raise task.refused(join, f"{method} JOIN has no counterpart in Spark.", "join on a condition")
 
 

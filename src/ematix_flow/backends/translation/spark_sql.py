@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.translation import formats, functions, lists, numbers, queries, regex, texts, times
+from ematix_flow.backends.translation.asof import without_asof
 from ematix_flow.backends.translation.kinds import (
     Kind,
     Tables,
@@ -58,11 +59,14 @@ def parsed_query(sql: UserSql) -> exp.Query:
     from sqlglot.errors import SqlglotError
 
     try:
-        statements = [found for found in sqlglot.parse(sql.text, read=_reader(sql)) if found is not None]
+        text, moved = sql.own.renamed(sql.text, _reader(sql)) if sql.own is not None else (sql.text, [])
+        statements = [found for found in sqlglot.parse(text, read=_reader(sql)) if found is not None]
     except SqlglotError as exc:
         raise _unparsed(sql, exc) from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise InvalidSource(f"{sql.what} must be one SELECT.", fix="return a single query, without other statements")
+    if sql.own is not None:
+        sql.own.note(statements[0], moved)
     if _FAMILIES.get(sql.dialect) == "postgres":
         queries.fold_names(statements[0])
     return statements[0]
@@ -133,7 +137,7 @@ def _translated(tree: exp.Expr, sql: UserSql, note_kinds: Callable[[Family], Non
         )
     note_kinds(family)
     tree = mended(tree, task)
-    tree = queries.without_qualify(tree, task)
+    tree = without_asof(queries.without_qualify(tree, task), task)
     try:
         return tree.sql(dialect="spark", unsupported_level=ErrorLevel.RAISE)
     except SqlglotError as exc:

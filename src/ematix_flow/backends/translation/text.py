@@ -12,16 +12,22 @@ from ematix_flow.errors import InvalidSource
 if TYPE_CHECKING:
     from sqlglot import exp
 
+    from ematix_flow.backends.translation.own_functions import OwnFunctions
+
 _WIDEST = 100
 
 
 @dataclass(frozen=True)
 class UserSql:
-    """SQL as it was written; `what` is how messages call it, `The source SQL` or `filter_where`."""
+    """SQL as it was written; `what` is how messages call it, `The source SQL` or `filter_where`.
+
+    `own` are functions of the user's that it may call.
+    """
 
     text: str
     dialect: SqlDialect
     what: str = "The source SQL"
+    own: OwnFunctions | None = None
 
     def refused(self, node: exp.Expr | None, reason: str, fix: str | None = None) -> InvalidSource:
         """The error that says why some words cannot be taken over, and where they stand."""

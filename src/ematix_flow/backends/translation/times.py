@@ -189,6 +189,8 @@ def _day_name(node: exp.Expr, task: Task) -> exp.Expr | None:
 def _from_epoch(node: exp.Expr, task: Task) -> exp.Expr | None:
     """Seconds (or milliseconds) since 1970 as a point in time, and the other way round for `epoch_ms`."""
     scale = constant(node.args.get("scale")) or 0
+    if task.sql.dialect == "datafusion" and (kind(node.this).is_time or kind(node.this).name == "text"):
+        return cast(node.this, "timestamp")  # to_timestamp reads texts there
     if kind(node.this).is_time and scale:
         return operation("IntDiv", call("unix_micros", cast(node.this, "timestamp")), number(10 ** (6 - scale)))
     if scale == 3:

@@ -1,7 +1,7 @@
-"""A lease on S3: an object that says who holds something, written anew as long as its holder lives.
+"""A lease in a bucket: an object that says who holds something, written anew as long as its holder lives.
 
 How old it is, is told by the store's clock. A lease that was not renewed in time may be taken over, and so may one
-whose process is known to be gone because it ran on this machine. A holder that only slept finds out by its next PUT:
+whose process is known to be gone because it ran on this machine. A holder that only slept finds out by its next write:
 every renewal has the condition that the object is still the holder's own.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ematix_flow.backends.files_store import VersionChanged
+from ematix_flow.backends.object_client import OnlyIf
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +28,12 @@ class KeepsObjects(Protocol):
 
     lease_s: float
 
-    def put(self, path: str, content: Any, **condition: str) -> str:
-        """Write an object; its entity tag."""
+    def put(self, path: str, content: Any, only_if: OnlyIf | None = None) -> str:
+        """Write an object; its version."""
         ...
 
     def read_versioned(self, path: str) -> tuple[Any, str | None]:
-        """An object, and its entity tag."""
+        """An object, and its version."""
         ...
 
     def remove(self, path: str) -> None:
@@ -68,11 +69,11 @@ class Holder:
         return not known.get("started") or _started(int(known["pid"])) != known["started"]
 
 
-class S3Lease:
+class BucketLease:
     """A lease that this process holds."""
 
-    def __init__(self, store: KeepsObjects, path: str, holder: Holder, tag: str) -> None:
-        self._store, self._path, self._holder, self._tag = store, path, holder, tag
+    def __init__(self, store: KeepsObjects, path: str, holder: Holder, version: str) -> None:
+        self._store, self._path, self._holder, self._version = store, path, holder, version
         self._beat, self._note = 0, ""
         self.is_lost = False
         self._turn, self._ended = threading.Lock(), threading.Event()
@@ -84,10 +85,10 @@ class S3Lease:
         self._note = text
         self._renew()
 
-    def try_to_overwrite(self, **condition: str) -> None:
+    def try_to_overwrite(self, only_if: OnlyIf) -> None:
         """Write the lease under a condition; `VersionChanged` is what a store should answer to a wrong one."""
         with self._turn:
-            self._tag = self._store.put(self._path, self._holder.content(self._beat, self._note), **condition)
+            self._version = self._store.put(self._path, self._holder.content(self._beat, self._note), only_if)
 
     def release(self) -> None:
         """Give it back. If that cannot be done it ends by itself."""
@@ -114,11 +115,11 @@ class S3Lease:
             self._beat += 1
             content = self._holder.content(self._beat, self._note)
             try:
-                self._tag = self._store.put(self._path, content, IfMatch=self._tag)
+                self._version = self._store.put(self._path, content, OnlyIf(self._version))
             except VersionChanged:
-                known, tag = self._store.read_versioned(self._path)
-                if tag is not None and known.get("token") == self._holder.token:
-                    self._tag = tag  # written before, and only the answer got lost
+                known, version = self._store.read_versioned(self._path)
+                if version is not None and known.get("token") == self._holder.token:
+                    self._version = version  # written before, and only the answer got lost
                     return
                 self.is_lost = True
                 log.warning("The lease %s went to another run; this one can publish nothing", self._path)

@@ -1,0 +1,121 @@
+"""AWS Kinesis: a stream as a source, read from all its shards, and as a target of records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ematix_flow.backends.broker import BrokerBackend, Send
+from ematix_flow.backends.kinesis_client import (
+    BEGINNING,
+    Record,
+    ShardReader,
+    Stream,
+    list_shards,
+    put,
+    readable,
+    require_driver,
+    stream_of,
+)
+from ematix_flow.backends.queue_spool import Gives, Message
+from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.connection import Connection, KinesisConnection
+from ematix_flow.declare.target import TargetSpec
+
+SHARDS_EVERY_S = 30.0
+"""How often is asked for shards that were made by a split or a merge."""
+
+
+class KinesisBackend(BrokerBackend):
+    """One stream."""
+
+    connection_type: ClassVar[type[Connection]] = KinesisConnection
+    place_option = "partition_key_prefix"
+
+    @property
+    def stream(self) -> Stream:
+        """How to reach it."""
+        require_driver()
+        assert isinstance(self.connection, KinesisConnection)
+        return stream_of(self.connection)
+
+    def ping(self) -> None:
+        self.stream.ping()
+
+    def giver(self, query: str, position: Any) -> Gives:
+        return ShardsGiver(self.stream, position or {})
+
+    def target_ref(self, target: TargetSpec) -> TableRef:
+        return TableRef(None, self.stream.stream_name)
+
+    def sender(self, target: TargetSpec, task: str) -> Send:
+        return RecordSender(self.stream, target.broker.partition_key_prefix or target.table.name)
+
+
+class ShardsGiver:
+    """Records of all shards for the spool; it goes on behind a position in each. Nothing is acknowledged there."""
+
+    def __init__(self, stream: Stream, positions: dict[str, str]) -> None:
+        self._stream, self._positions = stream, dict(positions)
+        self._client = stream.client()
+        self._readers: dict[str, ShardReader] = {}
+        self._looked_at = 0.0
+
+    def take(self, rows: int, most_bytes: int, idle_s: float) -> Sequence[Message]:
+        """One round over the shards that may be read now."""
+        self._look()
+        found: list[Record] = []
+        ended = False
+        for shard, reader in list(self._readers.items()):
+            records = reader.read(max(1, rows // max(1, len(self._readers))))
+            found.extend(records)
+            self._positions[shard] = reader.position
+            if reader.is_at_end:
+                ended = True
+                del self._readers[shard]
+        if ended:
+            self._looked_at = 0.0  # its children may be read now
+        if not found:
+            time.sleep(max(idle_s, 0.2))  # a shard answers five questions a second
+        return [
+            Message(
+                record.body,
+                record.event_time_us,
+                record.sequence,
+                key=record.partition_key.encode(),
+                headers={"shard": record.shard.encode(), "sequence": record.sequence.encode()},
+            )
+            for record in found
+        ]
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked_at < SHARDS_EVERY_S and self._looked_at:
+            return
+        for shard in readable(list_shards(self._stream, self._client), self._positions):
+            if shard.id not in self._readers:
+                position = self._positions.get(shard.id, BEGINNING)
+                self._readers[shard.id] = ShardReader(self._stream, shard.id, position, self._client)
+        self._looked_at = time.monotonic()
+
+    def settle(self, messages: Sequence[Any]) -> None:
+        """The position in the files says it all."""
+
+    def position(self) -> Any:
+        """Behind the last record of each shard."""
+        return {shard: position for shard, position in self._positions.items() if position != BEGINNING}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True)
+class RecordSender:
+    """Puts records, under keys that spread them over the shards."""
+
+    stream: Stream
+    prefix: str
+
+    def __call__(self, bodies: Iterable[bytes]) -> int:
+        return put(self.stream, ((f"{self.prefix}-{number}", body) for number, body in enumerate(bodies)))

@@ -1,0 +1,311 @@
+"""Messages of a queue on their way to Spark: received here, written to files, read from there as a stream.
+
+A queue gives a message once, so it cannot be asked again for what a batch held. Each message is therefore in a file
+before Spark hears of it, and acknowledged when every target has it. What a dead process left unacknowledged comes
+again; a message whose id is in a file already is not written a second time.
+
+::
+
+    <folder>/
+    ├── 000000000017.parquet   messages, and in its metadata where the source stood behind them
+    └── _position.json         the same for the last of the files that are gone, and its number
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ematix_flow.contracts.streams import EVENT_TIME, VALUE
+from ematix_flow.errors import FlowError
+
+log = logging.getLogger(__name__)
+
+MESSAGE_ID = "__message_id"
+SPARK_SCHEMA = (
+    f"{VALUE} BINARY, _key BINARY, _topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, "
+    f"_headers ARRAY<STRUCT<key: STRING, value: BINARY>>, {EVENT_TIME} TIMESTAMP, {MESSAGE_ID} STRING"
+)
+FILE_ROWS = 10_000
+FILE_BYTES = 16 * 1024 * 1024
+WAITING_BYTES = 256 * 1024 * 1024
+"""How much may wait in files before the queue is left alone: Spark comes first."""
+
+_IDLE_S = 0.1
+_NAMES = "[0-9]*.parquet"  # a file that is being written begins with a dot, and may be what a dead process left
+_POSITION = "_position.json"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message as a client holds it. `held` is what the client needs to settle it; None when there is no need."""
+
+    body: bytes
+    event_time_us: int
+    held: Any
+    id: str | None = None
+    key: bytes | None = None
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Gives(Protocol):
+    """A client that gives messages and hears which of them are done."""
+
+    def take(self, rows: int, most_bytes: int, idle_s: float) -> Sequence[Message]:
+        """Messages that are there, within bounds; empty when none came for a while."""
+        ...
+
+    def settle(self, messages: Sequence[Any]) -> None:
+        """Everything of these is durable; given in the order in which they were taken."""
+        ...
+
+    def position(self) -> Any:
+        """Where it stands, for sources that go on by a position; None for queues."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is not settled."""
+        ...
+
+
+class Spool:
+    """The files of one source, and the thread that fills them."""
+
+    def __init__(self, folder: Path, client: Gives, topic: str) -> None:
+        self._folder, self._client, self._topic = folder, client, topic
+        self._held: dict[int, list[Message]] = {}  # by file: what this process can settle
+        self._ids: dict[str, int] = {}  # by message: the file it is in
+        self._unsettled: dict[int, set[str]] = {}  # by file: messages the broker may still give again
+        self._number = 0
+        self._waiting: dict[int, int] = {}  # files that are not applied yet, and their bytes
+        self._rows: dict[int, int] = {}  # by file: how many messages are in it
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._failure: FlowError | None = None
+        self._last_message = time.monotonic()
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """See what is there, and begin to receive. Whatever is there waits until `applied` names it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # Spark knows files by their names: one that is used again would count as read.
+        gone = _read_position(self._folder)
+        self._number = gone["file"] + 1 if gone else 0
+        for file in sorted(self._folder.glob(_NAMES)):
+            number = int(file.stem)
+            self._number = max(self._number, number + 1)
+            self._know(number, _ids_in(file))
+            self._waiting[number] = file.stat().st_size
+        self._thread = threading.Thread(target=self._receive, name="stream-receiver", daemon=True)
+        self._thread.start()
+
+    def applied(self, names: Sequence[str]) -> None:
+        """Every target has these files: settle their messages, then remove them."""
+        for name in sorted(names):
+            number = int(Path(name).stem)
+            with self._changed:
+                if number not in self._waiting:
+                    continue
+                held = self._held.pop(number, [])
+                del self._waiting[number]
+                self._rows.pop(number, None)
+                self._changed.notify_all()
+            try:
+                self._settle(held, [number])
+            except FlowError as exc:
+                # They come again, and are known by their ids as long as the file is there.
+                log.warning("messages of '%s' could not be acknowledged: %s", self._topic, exc.message)
+
+    def is_drained(self, idle_s: float) -> bool:
+        """Whether nothing waits, and nothing has come for a while."""
+        self._raise_failure()
+        with self._changed:
+            return not self._waiting and time.monotonic() - self._last_message > idle_s
+
+    def waiting_rows(self) -> int:
+        """How many messages are in files that are not applied yet, as far as this process wrote them."""
+        with self._changed:
+            return sum(self._rows.get(number, 0) for number in self._waiting)
+
+    def position(self) -> Any:
+        """Where the source stood behind the newest file; None when there is none."""
+        return kept_position(self._folder)
+
+    def close(self) -> None:
+        """Stop receiving; what is not settled goes back."""
+        self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(30)
+        self._client.close()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _receive(self) -> None:
+        try:
+            while not self._closing.is_set():
+                with self._changed:
+                    full = sum(self._waiting.values()) > WAITING_BYTES
+                    if full:
+                        self._changed.wait(1.0)
+                        continue
+                messages = self._client.take(FILE_ROWS, FILE_BYTES, _IDLE_S)
+                if messages:
+                    self._last_message = time.monotonic()
+                    self._keep(messages)
+        except FlowError as exc:
+            self._failure = exc
+        except Exception as exc:
+            log.exception("receiving from '%s' broke", self._topic)
+            self._failure = FlowError(f"Receiving from '{self._topic}' broke: {type(exc).__name__}.")
+
+    def _keep(self, messages: Sequence[Message]) -> None:
+        """Write new messages into a file; of those that came before, only remember whom to thank."""
+        fresh = [message for message in messages if message.id is None or message.id not in self._ids]
+        again = [message for message in messages if message.id is not None and message.id in self._ids]
+        number = self._number
+        if fresh:
+            size = write_file(self._folder / f"{number:012d}.parquet", fresh, self._topic, self._client.position())
+            self._number += 1
+        done: list[Message] = []
+        with self._changed:
+            if fresh:
+                self._waiting[number] = size
+                self._rows[number] = len(fresh)
+                self._held[number] = [message for message in fresh if message.held is not None]
+                self._know(number, [message.id for message in fresh if message.id is not None])
+            for message in again:
+                known = self._ids[message.id or ""]
+                if known in self._waiting:
+                    self._held.setdefault(known, []).append(message)
+                else:
+                    done.append(message)
+        if done:
+            self._settle(done, sorted({self._ids[message.id or ""] for message in done}))
+
+    def _know(self, number: int, ids: Sequence[str]) -> None:
+        self._unsettled[number] = set(ids)
+        self._ids.update(dict.fromkeys(ids, number))
+
+    def _settle(self, messages: Sequence[Message], files: Sequence[int]) -> None:
+        """Acknowledge messages, and take away files of which the broker has none left to give again."""
+        if messages:
+            self._client.settle([message.held for message in messages])
+        with self._changed:
+            for message in messages:
+                if message.id is not None:
+                    self._unsettled[self._ids[message.id]].discard(message.id)
+            over = [number for number in files if not self._unsettled.get(number)]
+            for number in over:
+                self._unsettled.pop(number, None)
+                self._ids = {message: known for message, known in self._ids.items() if known != number}
+        for number in over:
+            self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        """Take a file away; where the source stood behind it stays known."""
+        file = self._folder / f"{number:012d}.parquet"
+        if file.exists():
+            _keep_position(self._folder, number, _position_in(file))
+            file.unlink()
+
+
+def kept_position(folder: Path) -> Any:
+    """Where a source stood behind the newest file of a spool, also when that is gone; None when nothing is known."""
+    files = sorted(folder.glob(_NAMES))
+    if files:
+        return _position_in(files[-1])
+    known = _read_position(folder)
+    return known["position"] if known else None
+
+
+def applied_position(folder: Path) -> Any:
+    """Where a source stood behind the last file that every target has; None when nothing is known."""
+    known = _read_position(folder)
+    return known["position"] if known else None
+
+
+def forget_messages(folder: Path) -> None:
+    """Remove all files, and where the source stood; their numbers are not used again."""
+    files = sorted(folder.glob(_NAMES))
+    for file in files:
+        _keep_position(folder, int(file.stem), None)
+        file.unlink()
+    known = _read_position(folder)
+    if known is not None:
+        _keep_position(folder, known["file"], None)
+
+
+def _keep_position(folder: Path, number: int, position: Any) -> None:
+    known = _read_position(folder)
+    if known is not None and known["file"] > number:
+        return
+    partial = folder / f".{_POSITION}"
+    partial.write_text(json.dumps({"file": number, "position": position}))
+    os.replace(partial, folder / _POSITION)
+
+
+def _read_position(folder: Path) -> Any:
+    try:
+        return json.loads((folder / _POSITION).read_text())
+    except FileNotFoundError:
+        return None
+
+
+def write_file(place: Path, messages: Sequence[Message], topic: str, position: Any) -> int:
+    """A file of messages, named by its number, there as a whole or not at all; its size."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    times = [message.event_time_us for message in messages]
+    moment = pa.timestamp("us", tz="UTC")
+    headers = pa.map_(pa.string(), pa.binary())
+    pairs = pa.array([list(message.headers.items()) for message in messages], type=headers)
+    entries = pa.ListArray.from_arrays(
+        pairs.offsets, pa.StructArray.from_arrays([pairs.keys, pairs.items], names=["key", "value"])
+    )
+    number = int(place.stem)
+    table = pa.table(
+        {
+            VALUE: pa.array([message.body for message in messages], pa.binary()),
+            "_key": pa.array([message.key for message in messages], pa.binary()),
+            "_topic": pa.array([topic] * len(messages), pa.string()),
+            "_partition": pa.array([0] * len(messages), pa.int32()),
+            "_offset": pa.array([number * FILE_ROWS + n for n in range(len(messages))], pa.int64()),
+            "_timestamp": pa.array(times, moment),
+            "_headers": entries,
+            EVENT_TIME: pa.array(times, moment),
+            MESSAGE_ID: pa.array([message.id for message in messages], pa.string()),
+        }
+    ).replace_schema_metadata({"position": json.dumps(position)})
+    partial = place.with_name(f".{place.name}")
+    pq.write_table(table, partial, compression="zstd")
+    with open(partial, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(partial, place)
+    return place.stat().st_size
+
+
+def _position_in(file: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    known = pq.read_schema(file).metadata or {}
+    return json.loads(known.get(b"position", b"null"))
+
+
+def _ids_in(file: Path) -> list[str]:
+    import pyarrow.parquet as pq
+
+    return [found for found in pq.read_table(file, columns=[MESSAGE_ID])[MESSAGE_ID].to_pylist() if found is not None]

@@ -1,0 +1,337 @@
+"""Changes into a table of a database: landed events are judged by the gate, applied in turns, and remembered there.
+
+All of it is set-based and runs in the one transaction that settles the batch. Most keys have a single turn: Spark has
+marked the events that a later one of the same batch makes superfluous. Only images with other columns need more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+from ematix_flow.contracts.change_feeds import (
+    AT,
+    COUNTS_AS,
+    DELETE,
+    EVERY_KEY,
+    FRESH,
+    GATE,
+    OP,
+    PK,
+    POSITION,
+    SEQ,
+    SNAPSHOT,
+    TIP,
+    TRUNCATE,
+    TS,
+    TURN,
+    UPSERT,
+    FeedPlan,
+    bit_of,
+    control_columns,
+)
+from ematix_flow.contracts.dialect import SCRATCH
+from ematix_flow.contracts.plans import BatchPlan, Route, Stamp, Statement
+from ematix_flow.contracts.shapes import TableShape
+from ematix_flow.declare.columns import Boolean, Text, TimestampTZ
+from ematix_flow.declare.table import ColumnSpec
+from ematix_flow.declare.target import TargetSpec
+from ematix_flow.plan.batch import TargetSide
+from ematix_flow.plan.change_feed import MomentSql, after_sql, newer_sql
+from ematix_flow.plan.ddl import plan_ddl
+from ematix_flow.plan.strategies import Load, mode_statements
+
+_ROUTE = Route("spark", "changes are read by Spark")
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What is applied to one table.
+
+    Attributes:
+        pipeline: The name under which its gate is kept.
+        columns: What images may hold, without the key; a change says by its mask which of them it has.
+        soft_delete: The column that says when a row was deleted; None when deleted rows go.
+        tolerance_ms: By how much an event may be too late without a word.
+        batch: What names the batch, for targets that cannot remember it in the same transaction.
+    """
+
+    pipeline: str
+    columns: tuple[str, ...]
+    soft_delete: ColumnSpec | None = None
+    tolerance_ms: int = 5_000
+    batch: str = ""
+
+
+def plan_changes(target: TargetSpec, sink: TargetSide, feed: Feed, stamp: Stamp) -> BatchPlan:
+    """Decide how the landed changes of a batch are applied."""
+    assert sink.dialect is not None
+    ddl = plan_ddl(sink.dialect, target, sink.table, sink.live, "evolve")
+    keys, _ = target.resolved_keys()
+    names = (*keys, *feed.columns)
+    columns = tuple(target.table.column(name) for name in names)
+    landed = (*(ColumnSpec(c.name, c.type, nullable=True) for c in columns), *control_columns(len(feed.columns)))
+    load = Load(sink.dialect, target, sink.table, columns, stamp)
+    plan = BatchPlan(
+        pipeline=feed.pipeline,
+        target=target,
+        table=sink.table,
+        columns=landed,
+        route=_ROUTE,
+        ddl=ddl,
+        landing_sql=None,
+        reading=None,
+        profile=None,
+        checks=(),
+        statements=(),
+        watermark=None,
+        keys=keys,
+        run_id=stamp.run_id,
+    )
+    if target.is_versioned:
+        return _history(plan, load)
+    if sink.dialect.commits_each_statement:
+        from ematix_flow.plan.change_merge import merged_changes
+
+        return merged_changes(plan, load, feed, sink.live)
+    words = Words(load, feed, sink.live)
+    return replace(plan, statements=(words.judged(),), feed=words.feed_plan())
+
+
+def _history(plan: BatchPlan, load: Load) -> BatchPlan:
+    """Every change is a version from its own time on, and a delete ends one. What comes again falls on itself."""
+    at = ColumnSpec(AT, TimestampTZ(), nullable=True)
+    load = replace(load, event_at=AT, closes=f"{OP} = {DELETE}")
+    quote = load.dialect.quote
+    tally = f"SELECT {quote(COUNTS_AS)}, 1, count(*) FROM {load.landed_sql} GROUP BY {quote(COUNTS_AS)}"
+    changes = None
+    if load.dialect.commits_each_statement:
+        from ematix_flow.plan.changes import change_set
+
+        changes = change_set(load)
+    return replace(
+        plan,
+        columns=(*plan.columns, at),
+        statements=mode_statements(load),
+        changes=changes,
+        feed=FeedPlan(tally),
+    )
+
+
+def gate_columns() -> tuple[str, ...]:
+    """What a gate knows of a key, in order: the newest change, and the newest row of a snapshot."""
+    return ("last_seen_ts_ms", "position", "snapshot_ts_ms", "snapshot_position")
+
+
+class Words:
+    """The recurring phrases of these statements."""
+
+    def __init__(self, load: Load, feed: Feed, live: TableShape | None) -> None:
+        self.load, self.feed, self.dialect = load, feed, load.dialect
+        self.keys, _ = load.target.resolved_keys()
+        self.scratch = load.dialect.relation(SCRATCH, load.stamp.run_id)
+        self.gate = load.dialect.table(load.dialect.bookkeeping(GATE))
+        self.pipeline = load.dialect.literal(feed.pipeline, Text())
+        self._natives = {
+            column.name: column.native
+            for column in (live.columns if live else ())
+            if column.type is None and load.dialect.name in ("postgres", "duckdb")
+        }
+
+    def ordered(self, expression: str) -> str:
+        return self.dialect.ordered(expression, Text())
+
+    def moment(self, alias: str) -> MomentSql:
+        """When a landed change was made."""
+        quote = self.dialect.quote
+        return MomentSql(
+            f"{alias}.{quote(TS)}", self.ordered(f"{alias}.{quote(POSITION)}"), f"{alias}.{quote(SNAPSHOT)}"
+        )
+
+    def gated(self, alias: str) -> tuple[MomentSql, MomentSql]:
+        """What a row of the gate knows."""
+        ts, position, snapshot_ts, snapshot_position = (f"{alias}.{self.dialect.quote(n)}" for n in gate_columns())
+        return MomentSql(ts, self.ordered(position)), MomentSql(snapshot_ts, self.ordered(snapshot_position))
+
+    def fresh(self, gate: tuple[MomentSql, MomentSql], emptied: tuple[MomentSql, MomentSql]) -> str:
+        """1 when a landed change (alias s) counts, 0 when it does not, -1 when it is late beyond what is usual."""
+        event = self.moment("s")
+        counts = (
+            f"{newer_sql(event, *gate)} AND ({event.ts} IS NULL OR s.{self.dialect.quote(OP)} = {TRUNCATE} "
+            f"OR {after_sql(event, emptied[0].ts, emptied[0].position)})"
+        )
+        late = f"{gate[0].ts} - {event.ts} > {self.feed.tolerance_ms}"
+        return f"CASE WHEN {counts} THEN 1 WHEN {late} THEN -1 ELSE 0 END"
+
+    def outlived(self) -> str:
+        """Whether no truncate of the batch (aliases r and q) is behind a landed change (alias s)."""
+        quote = self.dialect.quote
+        arrived = f"s.{quote(SEQ)}"
+        in_time = after_sql(self.moment("s"), "r.ts", "q.place")
+        return (
+            f"(s.{quote(OP)} = {TRUNCATE} OR CASE WHEN s.{quote(TS)} IS NULL "
+            f"THEN (r.any_seq IS NULL OR {arrived} > r.any_seq) "
+            f"ELSE ((r.untimed_seq IS NULL OR {arrived} > r.untimed_seq) AND {in_time}) END)"
+        )
+
+    def truncates(self) -> str:
+        """The newest truncate of the batch, as two relations of one row each; a look at every landed row would last."""
+        quote, landed = self.dialect.quote, self.load.landed_sql
+        ts, seq, found = quote(TS), quote(SEQ), f"FROM {landed} WHERE {quote(OP)} = {TRUNCATE}"
+        is_new = f"{quote(TURN)} = 1 AND ({ts} IS NULL OR {ts} > k.known_ts)"
+        sums = (
+            f"max({ts}) AS ts, max(CASE WHEN {is_new} THEN {seq} END) AS any_seq, "
+            f"max(CASE WHEN {ts} IS NULL THEN {seq} END) AS untimed_seq"
+        )
+        known = (
+            f"SELECT coalesce(max(last_seen_ts_ms), -1) AS known_ts FROM {self.gate} "
+            f"WHERE pipeline_name = {self.pipeline} AND pk_json = {self.dialect.literal(EVERY_KEY, Text())}"
+        )
+        with_known = found.replace(" WHERE", f" CROSS JOIN ({known}) AS k WHERE", 1)
+        place = f"max({self.ordered(quote(POSITION))}) AS place"
+        return (
+            f"CROSS JOIN (SELECT {sums} {with_known}) AS r "
+            f"CROSS JOIN (SELECT {place} {found} AND {ts} = (SELECT max({ts}) {found})) AS q"
+        )
+
+    # ── databases ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def judged(self) -> Statement:
+        """The landed changes, each with what the gate says of it."""
+        quote, landed = self.dialect.quote, self.load.landed_sql
+        names = [column.name for column in control_columns(len(self.feed.columns)) if column.name != TURN]
+        fresh = self.fresh(self.gated("g"), self.gated("h"))
+        turn = f"CASE WHEN {self.outlived()} THEN s.{quote(TURN)} ELSE 0 END"
+        every = self.dialect.literal(EVERY_KEY, Text())
+        query = (
+            f"SELECT {self.dialect.columns([*self.load.names, *names], 's')}, {turn} AS {quote(TURN)}, "
+            f"{fresh} AS {quote(FRESH)} FROM {landed} AS s {self.truncates()} "
+            f"LEFT JOIN {self.gate} AS g ON g.pipeline_name = {self.pipeline} AND g.pk_json = s.{quote(PK)} "
+            f"LEFT JOIN {self.gate} AS h ON h.pipeline_name = {self.pipeline} AND h.pk_json = {every}"
+        )
+        keys = [(name, self.load.target.table.column(name).type) for name in self.keys]
+        made = self.dialect.create_scratch(SCRATCH, query, keys)
+        return Statement(made, why="find the changes that are newer than what was applied")
+
+    def feed_plan(self) -> FeedPlan:
+        quote = self.dialect.quote
+        fresh = f"{quote(FRESH)} = 1"
+        return FeedPlan(
+            tally=(
+                f"SELECT {quote(COUNTS_AS)}, {quote(FRESH)}, count(*) FROM {self.scratch} "
+                f"GROUP BY {quote(COUNTS_AS)}, {quote(FRESH)}"
+            ),
+            rounds=f"SELECT max({quote(TURN)}) FROM {self.scratch} WHERE {fresh}",
+            turns=tuple(self._turns()),
+            passed=tuple(self._passed()),
+        )
+
+    def _turns(self) -> list[Statement]:
+        """What one turn does. The first also empties the table, when a truncate is in the batch."""
+        dialect, load, quote = self.dialect, self.load, self.dialect.quote
+        match = load.keys_match("t", "s", self.keys)
+        now = f"s.{quote(TURN)} = $turn AND s.{quote(FRESH)} = 1"
+        emptied = f"s.{quote(OP)} = {TRUNCATE} AND {now}"
+        upserted, deleted = (f"s.{quote(OP)} = {op} AND {now}" for op in (UPSERT, DELETE))
+        gone = self.soft_values()
+        if gone:
+            exists = f"(SELECT 1 FROM {self.scratch} AS s WHERE {emptied})"
+            statements = [
+                Statement(self._update_all(gone, f"EXISTS {exists}"), "updated", "mark all rows as deleted"),
+                Statement(
+                    dialect.update_from(load.table_sql, self.scratch, gone, f"{match} AND {deleted}"),
+                    "updated",
+                    "mark the deleted rows",
+                ),
+            ]
+        else:
+            statements = [
+                Statement(dialect.delete_matching(load.table_sql, self.scratch, emptied), "deleted", "empty the table"),
+                Statement(
+                    dialect.delete_matching(load.table_sql, self.scratch, f"{match} AND {deleted}"),
+                    "deleted",
+                    "delete rows",
+                ),
+            ]
+        changes = [*self._assignments(), *self.revived(), *load.stamp_values()]
+        if changes:
+            updated = dialect.update_from(load.table_sql, self.scratch, changes, f"{match} AND {upserted}")
+            statements.append(Statement(updated, "updated", "update the columns that the changes have"))
+        values = [(name, self._value(name)) for name in load.names] + load.stamp_values()
+        into, given = dialect.columns([name for name, _ in values]), ", ".join(value for _, value in values)
+        statements.append(
+            Statement(
+                f"INSERT INTO {load.table_sql} ({into}) SELECT {given} FROM {self.scratch} AS s WHERE {upserted} "
+                f"AND NOT EXISTS (SELECT 1 FROM {load.table_sql} AS t WHERE {match})",
+                "inserted",
+                "insert the keys that are new",
+            )
+        )
+        return statements
+
+    def _update_all(self, values: Sequence[tuple[str, str]], condition: str) -> str:
+        changes = ", ".join(f"{self.dialect.quote(name)} = {value}" for name, value in values)
+        return f"UPDATE {self.load.table_sql} SET {changes} WHERE {condition}"
+
+    def _assignments(self) -> list[tuple[str, str]]:
+        quote = self.dialect.quote
+        found = []
+        for place, name in enumerate(self.feed.columns):
+            mask, bit = bit_of(place)
+            kept = f"CASE WHEN (s.{quote(mask)} & {bit}) <> 0 THEN {self._value(name)} ELSE t.{quote(name)} END"
+            found.append((name, kept))
+        return found
+
+    def _value(self, name: str) -> str:
+        value = f"s.{self.dialect.quote(name)}"
+        return f"CAST({value} AS {self._natives[name]})" if name in self._natives else value
+
+    def soft_values(self) -> list[tuple[str, str]]:
+        """What is written into a row that is deleted and stays; nothing where it goes."""
+        column = self.feed.soft_delete
+        if column is None:
+            return []
+        if isinstance(column.type, Boolean):
+            said: object = True
+        elif isinstance(column.type, TimestampTZ):
+            said = self.load.stamp.now
+        else:
+            moment: datetime = self.load.stamp.now.astimezone(timezone.utc).replace(tzinfo=None)
+            said = moment.date() if column.type.kind == "date" else moment
+            said = moment.isoformat(sep=" ") if column.type.kind in ("text", "string") else said
+        return [(column.name, self.dialect.literal(said, column.type)), *self.load.stamp_values()]
+
+    def revived(self) -> list[tuple[str, str]]:
+        """What is written into a row that is there again."""
+        column = self.feed.soft_delete
+        if column is None or column.name in self.feed.columns:
+            return []
+        empty = self.dialect.literal(False, column.type) if isinstance(column.type, Boolean) else "NULL"
+        return [(column.name, empty)]
+
+    def _passed(self) -> list[Statement]:
+        """The gate takes note of the newest change of every key, and of the newest row of a snapshot."""
+        dialect, quote = self.dialect, self.dialect.quote
+        found = []
+        event, now = self.moment("s"), self.load.now_sql
+        for tip, names in ((1, gate_columns()[:2]), (2, gate_columns()[2:])):
+            ts, position = (f"t.{quote(name)}" for name in names)
+            same = f"t.pipeline_name = {self.pipeline} AND t.pk_json = s.{quote(PK)}"
+            known = f"({ts} IS NULL OR {event.ts} > {ts} OR {event.position} IS NOT NULL)"
+            after = after_sql(event, ts, self.ordered(position))
+            values = [(names[0], event.ts), (names[1], f"s.{quote(POSITION)}"), ("updated_at", now)]
+            condition = f"{same} AND s.{quote(TIP)} = {tip} AND {known} AND {after}"
+            found.append(
+                Statement(dialect.update_from(self.gate, self.scratch, values, condition), why="remember what was seen")
+            )
+            into = dialect.columns(["pipeline_name", "pk_json", *(name for name, _ in values)])
+            given = ", ".join([self.pipeline, f"s.{quote(PK)}", *(value for _, value in values)])
+            found.append(
+                Statement(
+                    f"INSERT INTO {self.gate} ({into}) SELECT {given} FROM {self.scratch} AS s WHERE "
+                    f"s.{quote(TIP)} = {tip} AND NOT EXISTS (SELECT 1 FROM {self.gate} AS t WHERE {same})",
+                    why="remember the keys that are new",
+                )
+            )
+        return found

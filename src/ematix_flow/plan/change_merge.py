@@ -1,0 +1,236 @@
+"""Changes into a lake table, where every statement is a commit: the net of a batch, worked out first, is one of them.
+
+The gate is a table of its own beside the target, and is committed just before it. Between the two commits a process may
+die. So a row of the gate also keeps what it knew before the batch that wrote it, and the batch, when it comes again,
+goes by that: it is judged as it was the first time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ematix_flow.contracts.change_feeds import (
+    COUNTS_AS,
+    DELETE,
+    EVERY_KEY,
+    FRESH,
+    OP,
+    PK,
+    POSITION,
+    TIP,
+    TRUNCATE,
+    TS,
+    TURN,
+    UPSERT,
+    FeedPlan,
+    bit_of,
+    control_columns,
+)
+from ematix_flow.contracts.dialect import TOUCHED
+from ematix_flow.contracts.plans import BatchPlan, Statement
+from ematix_flow.contracts.shapes import TableRef, TableShape
+from ematix_flow.contracts.table_writes import MergeClause
+from ematix_flow.declare.columns import BigInt, ColumnType, Text, TimestampTZ
+from ematix_flow.declare.table import ColumnSpec
+from ematix_flow.plan.change_apply import Feed, Words, gate_columns
+from ematix_flow.plan.change_feed import MomentSql, after_sql
+from ematix_flow.plan.changes import ACTION, flags, one_if, one_statement
+from ematix_flow.plan.ddl import create_statements
+from ematix_flow.plan.strategies import Load
+
+_BEFORE = "before_"
+_EMPTIED, _MARKED = "__flow_emptied", "__flow_marked"
+
+
+def gate_of(table: TableRef) -> TableRef:
+    """The table beside a lake table that remembers what was applied to it."""
+    return TableRef(table.schema, f"{table.name}__cdc")
+
+
+def merged_changes(plan: BatchPlan, load: Load, feed: Feed, live: TableShape | None) -> BatchPlan:
+    """The plan of a batch for a lake table."""
+    words = _LakeWords(load, feed, live)
+    gate = gate_of(load.table)
+    fields: list[tuple[str, ColumnType]] = [("pipeline_name", Text()), ("pk_json", Text())]
+    for prefix in ("", _BEFORE):
+        kinds = (BigInt(), Text(), BigInt(), Text())
+        fields += [(prefix + name, kind) for name, kind in zip(gate_columns(), kinds, strict=True)]
+    fields += [("batch", Text()), ("updated_at", TimestampTZ())]
+    columns = [ColumnSpec(name, kind, nullable=True) for name, kind in fields]
+    storage = load.dialect.storage([name for name, _ in fields], (), changes_rows=True)
+    change = one_statement(
+        load, words.net(), words.keys, words.clauses(), words.inserted(), touched=words.judged_changes()
+    )
+    quote, touched = load.dialect.quote, words.touched
+    return replace(
+        plan,
+        statements=(change.query, change.apply),
+        changes=replace(change, fill=None),
+        feed=FeedPlan(
+            tally=(
+                f"SELECT {quote(COUNTS_AS)}, {quote(FRESH)}, count(*) FROM {touched} "
+                f"GROUP BY {quote(COUNTS_AS)}, {quote(FRESH)}"
+            ),
+            passed=(words.remembered(load.dialect.table(gate)),),
+            gate=gate,
+            make_gate=create_statements(load.dialect, gate, columns, (), (), storage),
+        ),
+    )
+
+
+class _LakeWords(Words):
+    """The same phrases, for one merge."""
+
+    def __init__(self, load: Load, feed: Feed, live: TableShape | None) -> None:
+        super().__init__(load, feed, live)
+        self.gate = load.dialect.table(gate_of(load.table))
+        self.touched = load.dialect.relation(TOUCHED, load.stamp.run_id)
+        self.batch = load.dialect.literal(feed.batch, Text())
+
+    def judged_changes(self) -> Statement:
+        """The landed changes, judged by what the gate knew before this batch."""
+        quote, landed = self.dialect.quote, self.load.landed_sql
+        known = ", ".join(
+            f"CASE WHEN batch = {self.batch} THEN {quote(_BEFORE + name)} ELSE {quote(name)} END AS {quote(name)}"
+            for name in gate_columns()
+        )
+        gate = f"SELECT pk_json, {known} FROM {self.gate} WHERE pipeline_name = {self.pipeline}"
+        every = self.dialect.literal(EVERY_KEY, Text())
+        fresh = self.fresh(self.gated("g"), self.gated("h"))
+        turn = f"CASE WHEN {self.outlived()} THEN s.{quote(TURN)} ELSE 0 END"
+        names = [*self.load.names, *(c.name for c in control_columns(len(self.feed.columns)) if c.name != TURN)]
+        return Statement(
+            f"SELECT {self.dialect.columns(names, 's')}, {turn} AS {quote(TURN)}, {fresh} AS {quote(FRESH)} "
+            f"FROM {landed} AS s {self.truncates()} LEFT JOIN ({gate}) AS g ON g.pk_json = s.{quote(PK)} "
+            f"LEFT JOIN ({gate} AND pk_json = {every}) AS h ON 1 = 1",
+            why="find the changes that are newer than what was applied",
+        )
+
+    def net(self) -> str:
+        """One row a key: what it should be now, and what is to be done about it."""
+        quote, dialect = self.dialect.quote, self.dialect
+        op, turn = quote(OP), quote(TURN)
+        parts = [f"max_by({quote(key)}, {turn}) AS {quote(key)}" for key in self.keys]
+        is_soft = self.feed.soft_delete is not None
+        wiped = "NULL" if is_soft else f"CASE WHEN {op} = {DELETE} THEN {turn} END"
+        parts += [
+            f"max_by({op}, {turn}) AS {op}",
+            f"max(CAST({wiped} AS BIGINT)) AS wiped",
+            f"max(CASE WHEN {op} = {UPSERT} THEN 1 ELSE 0 END) AS upserted",
+            f"(SELECT count(*) FROM {self.touched} WHERE {op} = {TRUNCATE} AND {quote(FRESH)} = 1) AS {_EMPTIED}",
+        ]
+        for place, name in enumerate(self.feed.columns):
+            mask, bit = bit_of(place)
+            has = f"{op} = {UPSERT} AND ({quote(mask)} & {bit}) <> 0"
+            value = f"named_struct('value', {quote(name)}, 'turn', {turn})"
+            parts.append(f"max_by({value}, {turn}) FILTER (WHERE {has}) AS {quote(f'__flow_c{place}')}")
+        net = (
+            f"SELECT {', '.join(parts)} FROM {self.touched} WHERE {quote(FRESH)} = 1 AND {turn} > 0 "
+            f"AND {op} IN ({UPSERT}, {DELETE}) GROUP BY {quote(PK)}"
+        )
+        match_landed = self.load.keys_match("r", "l", self.keys)
+        landed_keys = f"SELECT 1 FROM {self.touched} AS l WHERE {match_landed}"
+        stored = f"SELECT r.* FROM {self.load.stored_sql} AS r WHERE EXISTS ({landed_keys})"
+        is_there = f"t.{quote(self.keys[0])} IS NOT NULL"
+        stays = is_there if is_soft else f"({is_there} AND n.wiped IS NULL AND n.{_EMPTIED} = 0)"
+        columns = [f"n.{quote(key)} AS {quote(key)}" for key in self.keys]
+        for place, name in enumerate(self.feed.columns):
+            found = f"n.{quote(f'__flow_c{place}')}"
+            has = f"{found} IS NOT NULL AND (n.wiped IS NULL OR {found}.turn > n.wiped)"
+            kept = f"CASE WHEN {has} THEN {found}.value WHEN {stays} THEN t.{quote(name)} END"
+            columns.append(f"{kept} AS {quote(name)}")
+        gone = "soft" if is_soft else "delete"
+        goes = "1 = 0" if is_soft else f"n.{op} = {DELETE}"
+        action = f"CASE WHEN {goes} THEN 'delete' WHEN {is_there} THEN 'correct' ELSE 'insert' END AS {ACTION}"
+        marked = f"{one_if(f'n.{op} = {DELETE}')} AS {_MARKED}"
+        counted = flags(
+            inserted=one_if(f"NOT ({goes}) AND NOT ({is_there})"),
+            updated=one_if(f"NOT ({goes}) AND {is_there}"),
+            deleted=one_if(goes),
+        )
+        match = self.load.keys_match("n", "t", self.keys)
+        query = (
+            f"SELECT {', '.join(columns)}, {marked}, {action}, {counted} FROM ({net}) AS n "
+            f"LEFT JOIN ({stored}) AS t ON {match} WHERE {is_there} OR n.{op} = {UPSERT}"
+            + (" OR n.upserted = 1" if is_soft else "")
+        )
+        left = [f"r.{quote(key)}" for key in self.keys]
+        left += [
+            f"CAST(NULL AS {dialect.type_sql(self.load.target.table.column(name).type)})" for name in self.feed.columns
+        ]
+        emptied = f"(SELECT count(*) FROM {self.touched} WHERE {op} = {TRUNCATE} AND {quote(FRESH)} = 1) > 0"
+        applied = (
+            f"SELECT 1 FROM {self.touched} AS l WHERE {match_landed} AND l.{quote(FRESH)} = 1 AND l.{turn} > 0 "
+            f"AND l.{op} IN ({UPSERT}, {DELETE})"
+        )
+        emptied_flags = flags(updated="1") if is_soft else flags(deleted="1")
+        return (
+            f"{query} UNION ALL SELECT {', '.join(left)}, 1, '{gone}', {emptied_flags} "
+            f"FROM {self.load.stored_sql} AS r WHERE {emptied} AND NOT EXISTS ({applied})"
+        )
+
+    def clauses(self) -> list[MergeClause]:
+        """What the merge does about stored rows."""
+        stamped = tuple(name for name, _ in self.load.stamp_values())
+        soft = self.feed.soft_delete
+        if soft is None:
+            found = [MergeClause("delete", "delete")]
+        else:
+            found = [MergeClause("update", "soft", (soft.name, *stamped))]
+        mark = (soft.name,) if soft is not None and soft.name not in self.feed.columns else ()
+        written = (*self.feed.columns, *mark, *stamped)
+        return [*found, MergeClause("update", "correct", written)] if written else found
+
+    def inserted(self) -> list[tuple[str, str]]:
+        """Every column of the table, and what is written into it."""
+        quote = self.dialect.quote
+        values = {name: f"s.{quote(name)}" for name in self.load.names}
+        soft = self.feed.soft_delete
+        if soft is not None:
+            marked, empty = self.soft_values()[0][1], dict(self.revived()).get(soft.name, values.get(soft.name, "NULL"))
+            values[soft.name] = f"CASE WHEN s.{_MARKED} = 1 THEN {marked} ELSE {empty} END"
+        for column in self.load.target.table.columns:
+            values.setdefault(column.name, self.dialect.literal(None, column.type))
+        return [*values.items(), *self.load.stamp_values()]
+
+    def remembered(self, gate: str) -> Statement:
+        """The gate with the newest of every key, and what it knew before; the same, however often it is done."""
+        quote = self.dialect.quote
+        tips = [f"{quote(PK)} AS pk_json"]
+        for tip, names in ((1, gate_columns()[:2]), (2, gate_columns()[2:])):
+            for name, column in zip(names, (TS, POSITION), strict=True):
+                tips.append(f"max(CASE WHEN {quote(TIP)} = {tip} THEN {quote(column)} END) AS {quote(name)}")
+        news = f"SELECT {', '.join(tips)} FROM {self.touched} WHERE {quote(TIP)} > 0 GROUP BY {quote(PK)}"
+        before = {
+            name: f"CASE WHEN t.batch = {self.batch} THEN t.{quote(_BEFORE + name)} ELSE t.{quote(name)} END"
+            for name in gate_columns()
+        }
+        changes = [f"t.{quote(_BEFORE + name)} = {value}" for name, value in before.items()]
+        for ts, position in (gate_columns()[:2], gate_columns()[2:]):
+            event = MomentSql(f"s.{quote(ts)}", f"s.{quote(position)}")
+            known = f"({before[ts]} IS NULL OR {event.ts} > {before[ts]} OR {event.position} IS NOT NULL)"
+            is_newer = f"{event.ts} IS NOT NULL AND {known} AND {after_sql(event, before[ts], before[position])}"
+            changes += [
+                f"t.{quote(name)} = CASE WHEN {is_newer} THEN s.{quote(name)} ELSE {before[name]} END"
+                for name in (ts, position)
+            ]
+        changes += [f"t.batch = {self.batch}", f"t.updated_at = {self.load.now_sql}"]
+        values = {
+            "pipeline_name": self.pipeline,
+            "pk_json": "s.pk_json",
+            **{name: f"s.{quote(name)}" for name in gate_columns()},
+            **{
+                _BEFORE + name: f"CAST(NULL AS {'BIGINT' if name.endswith('_ms') else 'STRING'})"
+                for name in gate_columns()
+            },
+            "batch": self.batch,
+            "updated_at": self.load.now_sql,
+        }
+        return Statement(
+            f"MERGE INTO {gate} AS t USING ({news}) AS s "
+            f"ON t.pipeline_name = {self.pipeline} AND t.pk_json = s.pk_json "
+            f"WHEN MATCHED THEN UPDATE SET {', '.join(changes)} "
+            f"WHEN NOT MATCHED THEN INSERT ({self.dialect.columns(list(values))}) "
+            f"VALUES ({', '.join(values.values())})",
+            why="remember what was seen",
+        )

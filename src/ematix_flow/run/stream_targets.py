@@ -1,0 +1,315 @@
+"""A target of a stream: held and open as long as the stream runs, settled once per micro-batch.
+
+A micro-batch is a load like any other (`plan/batch.py`, `spark/landing.py`), under a name of its own that the target
+keeps in the same transaction. A batch that comes again finds its name there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ematix_flow.backends.catalog import open_backend
+from ematix_flow.backends.sql import SqlBackend
+from ematix_flow.config.resolve import ResolvedConnection, resolve
+from ematix_flow.contracts.backend import Backend, KeepsBooks, Settles, WritesFrames
+from ematix_flow.contracts.plans import BatchPlan, OpenedRun, SettleReport, SourceQuery, Stamp
+from ematix_flow.contracts.runtime import SilentObserver
+from ematix_flow.contracts.shapes import TableShape
+from ematix_flow.contracts.streams import HIDDEN_COLUMNS, STREAM, StreamBatch, batch_of
+from ematix_flow.declare.columns import ColumnType, Text
+from ematix_flow.declare.pipeline import PipelineSpec, as_names
+from ematix_flow.declare.stream_spec import StreamSpec
+from ematix_flow.declare.table import ColumnSpec, TableSpec, table_spec
+from ematix_flow.declare.target import Target, TargetSpec, check_target
+from ematix_flow.errors import FlowError, UnknownColumn, UnsupportedBackend, closest
+from ematix_flow.plan.batch import SourceSide, TargetSide, plan_load
+from ematix_flow.run.frames import kept_column
+from ematix_flow.run.loads import moment_after, new_run_id, now
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+log = logging.getLogger(__name__)
+
+
+class StreamTarget:
+    """One target of one stream. `open` before the first batch, `close` after the last."""
+
+    def __init__(self, stream: StreamSpec, target: Target) -> None:
+        self.stream, self.target = stream, target
+        self.resolved: ResolvedConnection = resolve(target.connection, where=str(stream.where))
+        self.backend: Backend = open_backend(self.resolved.connection)
+        if not isinstance(self.backend, Settles | WritesFrames):
+            raise UnsupportedBackend(f"{self.resolved.connection.kind} cannot be the target of a stream.")
+        self.declared: TableSpec | None = table_spec(target.table) if isinstance(target.table, type) else None
+        spec = self._spec(self.declared or self._table(self._named_columns()))
+        self.table = self.backend.target_ref(spec)
+        if self.declared is not None:
+            self.backend.check_target(spec)
+        self.logical_run = STREAM
+        self.last: StreamBatch | None = None
+        self._held = ExitStack()
+        self._run: OpenedRun | None = None
+        self._generation = 0
+        self._described: tuple[TableShape | None] | None = None  # what the target said of its table, once it was asked
+
+    def _named_columns(self) -> dict[str, ColumnSpec]:
+        """What is known of a table before its first rows: that it has the columns which options name."""
+        target = self.target
+        named = [
+            *(as_names("keys", target.keys or target.primary_key or self._window_key()) or ()),
+            *(as_names("update_columns", target.update_columns) or ()),
+            *(as_names("compare_columns", target.compare_columns) or ()),
+            *filter(None, [target.event_timestamp_column]),
+        ]
+        return {name: ColumnSpec(name, Text(), nullable=True) for name in dict.fromkeys([*named, "any"])}
+
+    # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def label(self) -> str:
+        """For people: the connection and the place on it."""
+        return f"{self.resolved.connection.name}.{self.table}"
+
+    @property
+    def books(self) -> KeepsBooks:
+        """The target as the keeper of its own books."""
+        assert isinstance(self.backend, KeepsBooks)
+        return self.backend
+
+    @property
+    def name(self) -> str:
+        """The name under which the target keeps what it has of this stream."""
+        return self.stream.name if len(self.stream.targets) == 1 else f"{self.stream.name}::{self.table}"
+
+    @property
+    def mode(self) -> str:
+        """How rows are applied: as declared; without a word windows that may come out again replace what they gave."""
+        comes_again = self.stream.window is not None and self.stream.window.late_data == "reopen"
+        can_replace = "merge" in self.backend.capabilities.modes
+        return self.target.mode or ("merge" if comes_again and can_replace else "append")
+
+    def _window_key(self) -> tuple[str, ...] | None:
+        window = self.stream.window
+        return None if window is None else (window.window_start_column, *window.group_by)
+
+    @property
+    def lands_first(self) -> bool:
+        """Whether rows are all there before they count, so that they can be looked at in between."""
+        return isinstance(self.backend, SqlBackend)
+
+    def open(self) -> None:
+        """Take the lease and open the stream's run; afterwards `last` is the batch that the target holds.
+
+        Raises:
+            AlreadyRunning: another stream of this name writes there.
+        """
+        try:
+            self._held.enter_context(self.books.lease(self.name))
+            self._run = self.books.open_run(
+                self.name,
+                run_id=new_run_id(),
+                logical_run=self.logical_run,
+                target=self.table,
+                mode=self.mode,
+                now=now(),
+            )
+        except BaseException:
+            self._held.close()
+            raise
+        self._generation = self._run.generation
+        self.last = batch_of(self._run.applied)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run and give the lease back."""
+        if self._run is not None:
+            said = None if error is None else str(error) if isinstance(error, FlowError) else type(error).__name__
+            try:
+                self.books.close_run(self._run, error=said, now=now())
+            except FlowError as exc:
+                log.warning("the end of the stream could not be written into %s: %s", self.label, exc.message)
+            self._run = None
+        self._held.close()
+        self.backend.close()
+
+    # ── a batch ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def holds(self, batch: StreamBatch) -> bool:
+        """Whether the target has the batch already.
+
+        Raises:
+            StateIncompatible: it has another one under this name.
+        """
+        assert self._run is not None
+        if self.last is not None and self.last.generation == batch.generation and self.last.number >= batch.number:
+            return self.last == batch or batch.held_by(self._run.applied)
+        return False
+
+    def write(
+        self, rows: DataFrame, batch: StreamBatch, *, before_settling: Callable[[], None] = lambda: None
+    ) -> SettleReport:
+        """Apply a batch once. `before_settling` may still stop it, on targets where rows land first."""
+        from ematix_flow.spark.batch import shape, write_rows
+        from ematix_flow.spark.landing import land_and_settle
+
+        run = self._run_of(batch)
+        plan, stamp = self._plan(rows, run)
+        shaped = shape(rows, plan)
+        observer = SilentObserver()
+        if isinstance(self.backend, Settles):
+            report = land_and_settle(
+                shaped,
+                plan,
+                self.backend,
+                run,
+                stamp,
+                observer,
+                dry_run=False,
+                staged_as=run,
+                before_settling=before_settling,
+            )
+        else:
+            assert isinstance(self.backend, WritesFrames)
+            report = write_rows(shaped, plan, self.backend, run, stamp, observer, False)
+        if not report.replayed:
+            self._generation += 1
+        if plan.ddl.statements or plan.ddl.action == "create":
+            self._described = None
+        self.last = batch
+        return report
+
+    def _run_of(self, batch: StreamBatch) -> OpenedRun:
+        """The run under whose name a batch is applied."""
+        assert self._run is not None
+        return replace(
+            self._run,
+            run_id=new_run_id(),
+            opened_as=self._run.run_id,
+            generation=self._generation,
+            applied=None,
+            batch=batch,
+        )
+
+    def misfit(self, rows: DataFrame) -> Column | None:
+        """Why a row does not fit the target's columns, NULL for one that does; None when all do."""
+        from ematix_flow.spark.misfits import misfit
+
+        assert self._run is not None
+        return misfit(rows, self._plan(rows, self._run)[0])
+
+    def try_out(self, rows: DataFrame) -> None:
+        """Do all that `write` does and keep nothing of it; raises what it would raise."""
+        from ematix_flow.spark.batch import shape, write_rows
+        from ematix_flow.spark.landing import land_and_settle
+
+        assert self._run is not None
+        run = replace(self._run, run_id=new_run_id(), opened_as=self._run.run_id)
+        plan, stamp = self._plan(rows, run)
+        shaped, observer = shape(rows, plan), SilentObserver()
+        if isinstance(self.backend, Settles):
+            land_and_settle(shaped, plan, self.backend, run, stamp, observer, dry_run=True, staged_as=run)
+        else:
+            assert isinstance(self.backend, WritesFrames)
+            write_rows(shaped, plan, self.backend, run, stamp, observer, True)
+
+    def _plan(self, rows: DataFrame, run: OpenedRun) -> tuple[BatchPlan, Stamp]:
+        from ematix_flow.spark.types import from_spark_type
+
+        given = {field.name: from_spark_type(field.dataType) for field in rows.schema.fields}
+        table = self.declared or self._of_rows(given)
+        spec = self._spec(table)
+        self.backend.check_target(spec)
+        stamp = Stamp(run.run_id, moment_after(run.settled_at))
+        pipeline = PipelineSpec(
+            name=self.stream.name,
+            function=lambda: None,
+            parameters=0,
+            targets=(spec,),
+            is_fan_out=len(self.stream.targets) > 1,
+            where=self.stream.where,
+            engine="spark",
+        )
+        sink = TargetSide(
+            table=self.table,
+            modes=self.backend.capabilities.modes,
+            kind=self.resolved.connection.kind,
+            dialect=self.backend.dialect if isinstance(self.backend, Settles) else None,
+            live=self._live(),
+            file_format=getattr(self.backend, "file_format", None),
+        )
+        plan = plan_load(pipeline, spec, SourceSide(SourceQuery(frame=rows)), sink, stamp=stamp, stored_mark=None)
+        return replace(plan, pipeline=self.name), stamp
+
+    def _live(self) -> TableShape | None:
+        """The table as it is there; asked for again after a batch that changed it."""
+        if self._described is None:
+            self._described = (self.backend.describe(self.table),)
+        return self._described[0]
+
+    @property
+    def knows_columns(self) -> bool:
+        """Whether the table is declared or there already."""
+        return self.declared is not None or self._live() is not None
+
+    def wanted(self, columns: list[str]) -> list[str]:
+        """Which of a batch's columns are written: all of the payload, and hidden ones that the table has."""
+        live = self._live()
+        asked = set(self.declared.column_names if self.declared else ())
+        asked |= {column.name for column in live.columns} if live else set()
+        return [name for name in columns if name not in HIDDEN_COLUMNS or name in asked]
+
+    def _of_rows(self, given: Mapping[str, ColumnType]) -> TableSpec:
+        """The table as the rows have it; one that is there keeps its types."""
+        live = self._live()
+        if live is None:
+            return self._table({name: ColumnSpec(name, kind, nullable=True) for name, kind in given.items()})
+        if self.lands_first:
+            extra = [name for name in given if live.column(name) is None]
+            if extra:
+                known = [column.name for column in live.columns]
+                raise UnknownColumn(
+                    f"{self.table} has no column '{extra[0]}', which the messages have.",
+                    fix=closest(extra[0], known)
+                    or f"add it (ALTER TABLE {self.table} ADD COLUMN …), or choose columns with transform_sql=",
+                )
+        return self._table({name: kept_column(live, name, kind) for name, kind in given.items()})
+
+    def _table(self, columns: Mapping[str, ColumnSpec]) -> TableSpec:
+        schema, name = self._place()
+        return TableSpec(schema, name, tuple(columns.values()))
+
+    def _place(self) -> tuple[str, str]:
+        target = self.target
+        if isinstance(target.table, tuple | list):
+            return str(target.table[0]), str(target.table[1])
+        if isinstance(target.table, str):
+            schema, _, name = target.table.rpartition(".")
+            return schema, name
+        return (
+            "stream",
+            target.topic or target.queue or target.prefix or target.partition_key_prefix or self.stream.name,
+        )
+
+    def _spec(self, table: TableSpec) -> TargetSpec:
+        target = self.target
+        return check_target(
+            TargetSpec(
+                table=table,
+                connection=target.connection,
+                mode=self.mode,  # type: ignore[arg-type]  # checked by check_target
+                keys=as_names("keys", target.keys or target.primary_key or self._window_key())
+                if self.mode != "append"
+                else None,
+                update_columns=as_names("update_columns", target.update_columns),
+                compare_columns=as_names("compare_columns", target.compare_columns),
+                event_timestamp_column=target.event_timestamp_column,
+                column_map=dict(target.column_map or {}),
+                stamped=self.declared is not None,
+                files=target.file_options(),
+                broker=target.broker_options(),
+            )
+        )

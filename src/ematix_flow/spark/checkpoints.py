@@ -1,0 +1,229 @@
+"""Where a stream remembers how far it is: one folder per pipeline, one generation of Spark's checkpoint at a time.
+
+::
+
+    <root>/<pipeline>/
+    ├── current.json          the generation in use, and the shape of what it remembers
+    ├── gen-<generation>/     Spark's checkpoint
+    ├── schemas/<source>.json what was learned of a source's messages
+    ├── spool/<source>/       messages of a queue, until every target has them
+    ├── behind/<target>/      rows that a target could not take yet
+    └── stream.lock           held by the living stream
+
+A reset or a rewind begins a new generation and then moves `current.json` to it; Spark's own files are never edited. A
+file that a crash left half written is the only one that is ever removed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+from pyspark.sql import SparkSession, types as t
+
+from ematix_flow.backends.json_books import file_name
+from ematix_flow.backends.locks import FileLock
+from ematix_flow.config.spark_place import spark_settings
+from ematix_flow.contracts.runtime import instant_text
+from ematix_flow.declare.stream_spec import StreamSpec
+from ematix_flow.errors import AlreadyRunning, StateIncompatible
+from ematix_flow.spark.checkpoint_files import CheckpointFiles, LocalFiles, RemoteFiles, needs_of, scheme_of
+from ematix_flow.spark.session import open_session
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "EMATIX_FLOW_CHECKPOINT_DIR"
+DEFAULT_ROOT = "~/.ematix-flow/checkpoints"
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One checkpoint of Spark's, from its first batch to a reset."""
+
+    name: str
+    shape: str
+    start: Mapping[str, Any] | None = None
+    """Where its first batch begins, by source, when that was decided beforehand (a rewind)."""
+    begun_at: str | None = None
+
+
+class CheckpointFolder:
+    """What one pipeline remembers.
+
+    `checkpoint=` may be any address that Spark can write to. `path` is then still a folder of this machine, for what
+    belongs to it: the lock, messages of queues, rows and letters that wait.
+
+    Attributes:
+        needs: What the session must have, should it be opened to look at files that are elsewhere.
+    """
+
+    def __init__(self, pipeline: str, chosen: str | None = None) -> None:
+        self.pipeline = pipeline
+        root = os.environ.get(VARIABLE) or DEFAULT_ROOT
+        place = chosen or f"{root}/{file_name(pipeline)}"
+        self.is_remote = scheme_of(place) is not None
+        self.needs = needs_of(place)
+        if self.is_remote:
+            self.place = place if chosen else place.rstrip("/")
+            self.path = Path(f"{DEFAULT_ROOT}/{file_name(pipeline)}").expanduser()
+            self.files: CheckpointFiles = RemoteFiles(self.place, self._session)
+        else:
+            self.path = Path(re.sub(r"^file:(//)?", "", place)).expanduser().absolute()
+            self.place = str(self.path)
+            self.files = LocalFiles(self.path)
+
+    @classmethod
+    def of(cls, spec: StreamSpec) -> CheckpointFolder:
+        """The folder that a stream declares: `checkpoint=`, else the `path` of its state store, else by convention."""
+        store = spec.state_store
+        return cls(spec.name, spec.checkpoint or (store.path if store is not None else None))
+
+    def _session(self) -> SparkSession:
+        return open_session(self.needs, spark_settings())
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the stream for this process.
+
+        Raises:
+            AlreadyRunning: a living process holds it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(str(self.path / "stream.lock"))
+        if not lock.acquire():
+            raise AlreadyRunning(
+                f"The stream '{self.pipeline}' is already running on this machine; this one has done nothing.",
+                where=self.place,
+                fix="stop the other one first, or give this one another name",
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    # ── generations ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def current(self) -> Generation | None:
+        """The generation in use; None before the first start."""
+        known = self._read("current.json")
+        if known is None:
+            return None
+        return Generation(known["generation"], known["shape"], known.get("start"), known.get("begun_at"))
+
+    def begin(self, shape: str, start: Mapping[str, Any] | None = None) -> Generation:
+        """Begin a new generation and remove the one before; what it had committed stays in the targets."""
+        before = self.current()
+        fresh = Generation(uuid4().hex[:12], shape, start)
+        self._write(
+            "current.json",
+            {
+                "pipeline": self.pipeline,
+                "generation": fresh.name,
+                "shape": shape,
+                "start": start,
+                "begun_at": instant_text(datetime.now(timezone.utc)),
+            },
+        )
+        if before is not None:
+            self.files.remove(f"gen-{before.name}")
+        return fresh
+
+    def location(self, generation: Generation) -> str:
+        """Where Spark keeps its files of a generation."""
+        return self.files.uri(f"gen-{generation.name}")
+
+    def require_shape(self, generation: Generation, shape: str) -> None:
+        """Make sure that a changed declaration can go on with what is remembered.
+
+        Raises:
+            StateIncompatible: it cannot.
+        """
+        if generation.shape != shape:
+            raise StateIncompatible(
+                f"The stream '{self.pipeline}' was changed in a way that its checkpoint cannot follow: it remembers "
+                f"{generation.shape}, and is now {shape}.",
+                where=self.place,
+                fix=f"flow state reset {self.pipeline}: it begins anew, where its target is",
+            )
+
+    # ── Spark's files ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def has_batches(self, generation: Generation) -> bool:
+        """Whether Spark has planned any batch yet."""
+        return bool(self._numbers(generation, "offsets"))
+
+    def newest(self, generation: Generation, log_name: Literal["offsets", "commits"]) -> int | None:
+        """The last batch that Spark has planned, or that it has written down as done."""
+        return next(iter(reversed(self._numbers(generation, log_name))), None)
+
+    def offsets(self, generation: Generation, number: int) -> Sequence[str]:
+        """The lines of one batch's end, one per source; a source that had nothing yet has `-`."""
+        text = self.files.read(f"gen-{generation.name}/offsets/{number}")
+        assert text is not None, "Spark writes the end of a batch before it begins"
+        return text.splitlines()[2:]
+
+    def planned_ms(self, generation: Generation, number: int) -> int:
+        """When a batch was planned, in milliseconds since 1970."""
+        text = self.files.read(f"gen-{generation.name}/offsets/{number}") or ""
+        return int(json.loads(text.splitlines()[1]).get("batchTimestampMs", 0))
+
+    def is_committed(self, generation: Generation, number: int) -> bool:
+        """Whether Spark has written that the batch is done."""
+        return number in self._numbers(generation, "commits")
+
+    def mend(self, generation: Generation) -> None:
+        """Remove a file that a crash left half written: an end that was planned, or a commit.
+
+        Spark then plans the batch anew, or does it again; what a target holds already is not applied twice.
+        """
+        for log_name, least in (("offsets", 3), ("commits", 2)):
+            numbers = self._numbers(generation, log_name)
+            if not numbers:
+                continue
+            newest = f"gen-{generation.name}/{log_name}/{numbers[-1]}"
+            if len((self.files.read(newest) or "").splitlines()) < least:
+                log.warning("%s was half written and is removed; its batch is done again", self.files.uri(newest))
+                self.files.remove(newest)
+
+    def _numbers(self, generation: Generation, log_name: str) -> list[int]:
+        names = self.files.names(f"gen-{generation.name}/{log_name}")
+        return sorted(int(name) for name in names if name.isdigit())
+
+    # ── what was learned ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def schema(self, source: str) -> t.StructType | None:
+        """What was learned of a source's messages."""
+        known = self._read(f"schemas/{file_name(source)}.json")
+        return None if known is None else t.StructType.fromJson(known)
+
+    def keep_schema(self, source: str, schema: t.StructType) -> None:
+        """Remember it."""
+        self._write(f"schemas/{file_name(source)}.json", schema.jsonValue())
+
+    def spool(self, source: str) -> Path:
+        """Where messages of a queue are kept between their arrival and their target."""
+        return self.path / "spool" / file_name(source)
+
+    def behind(self, target: str) -> Path:
+        """Where rows are kept that a target could not take."""
+        return self.path / "behind" / file_name(target)
+
+    def sources_log(self, generation: Generation, number: int) -> Path:
+        """Where Spark lists the files that a source of this machine has given."""
+        return self.path / f"gen-{generation.name}" / "sources" / str(number)
+
+    def _read(self, name: str) -> Any:
+        text = self.files.read(name)
+        return None if text is None else json.loads(text)
+
+    def _write(self, name: str, content: Any) -> None:
+        self.files.write(name, json.dumps(content, indent=1))

@@ -1,0 +1,44 @@
+"""What Spark's sources of lake tables say when a stream cannot go on, as errors of ours."""
+
+from __future__ import annotations
+
+import re
+
+from ematix_flow.errors import EngineFailed, FlowError, LostMessages, StateIncompatible
+
+_CHANGED = re.compile(
+    r"(?:DELTA_SOURCE_(?:TABLE_IGNORE_CHANGES|IGNORE_DELETE)[\s\S]*?at version (?P<version>\d+)"
+    r"|Cannot process (?:overwrite|delete) snapshot: (?P<snapshot>\d+))"
+)
+_PATH = re.compile(r"can be found at path (\S+?)\.? ")
+
+
+def lake_stream_failure(condition: str, text: str) -> FlowError | None:
+    """A rule of `spark/failures.py`."""
+    changed = _CHANGED.search(text)
+    if changed:
+        number = changed["version"] or changed["snapshot"]
+        path = _PATH.search(text)
+        return StateIncompatible(
+            f"{'Version' if changed['version'] else 'Snapshot'} {number} of the table changes or deletes rows, which a "
+            "stream of its rows cannot say.",
+            where=path[1] if path else None,
+            fix='stream_changes = "skip" on the connection passes such commits over; or begin anew behind it: '
+            "flow state reset NAME --from latest",
+        )
+    if "DELTA_SCHEMA_CHANGED" in text or "DELTA_STREAMING_CHECK_COLUMN_MAPPING" in text:
+        return EngineFailed(
+            "The columns of the table changed while it was read as a stream.",
+            fix="start the stream again: it goes on with the new columns (--restart-on-error does so by itself)",
+        )
+    if "DELTA_VERSION_NOT_CONTIGUOUS" in text or "failOnDataLoss" in text and "delta" in text.lower():
+        return LostMessages(
+            "The table no longer has versions that the stream has not read.",
+            fix="on_gap='continue' goes on with what is there; flow state reset NAME --from earliest reads all rows",
+        )
+    if "Cannot load current offset at snapshot" in text:
+        return LostMessages(
+            "The table no longer has the snapshot that the stream ended with.",
+            fix="flow state reset NAME --from earliest|latest, and keep snapshots longer than the stream may rest",
+        )
+    return None

@@ -1,0 +1,288 @@
+"""What happens to one micro-batch: decode, transform, and apply it to every target that does not hold it yet.
+
+A batch for one database goes through in a single pass: while its rows land, bad messages and unknown fields are
+counted, and only then does it count. Any other batch is kept by Spark first, and looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from typing import Any, Literal
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, functions as F
+
+from ematix_flow.backends.transport import quoted
+from ematix_flow.contracts.crashpoints import reached
+from ematix_flow.contracts.streams import StreamBatch, StreamCounters, TakesBatches
+from ematix_flow.declare.stream_spec import StreamSpec
+from ematix_flow.errors import BadMessages, FlowError, counted
+from ematix_flow.spark.backlog import Backlog
+from ematix_flow.spark.batch import explained
+from ematix_flow.spark.payloads import BAD, RAW, Codec, Facts
+from ematix_flow.spark.poison import blames_rows
+from ematix_flow.spark.set_aside import SetAside
+from ematix_flow.spark.stream import SOURCE_ID, OpenSource
+
+log = logging.getLogger(__name__)
+
+WIDENINGS = 20
+"""How often one batch may teach something new. More would mean that what is learned does not stay."""
+
+_CAREFUL_BATCHES = 20
+"""For how many batches after one with bad rows the next are looked at before they are written."""
+
+
+class LookAgain(Exception):
+    """The rows that landed are not what they should be: some messages are bad, or have more than is known."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+
+
+class BatchWork:
+    """The work on a stream's batches, one after another."""
+
+    def __init__(
+        self,
+        spec: StreamSpec,
+        sources: Sequence[OpenSource],
+        codecs: Mapping[str, Codec],
+        targets: Sequence[TakesBatches],
+        counters: StreamCounters,
+        backlogs: Mapping[str, Backlog],
+        transformed: Callable[[DataFrame], DataFrame] | None = None,
+        aside: SetAside | None = None,
+    ) -> None:
+        self._spec, self._sources, self._codecs = spec, sources, codecs
+        self._targets, self._counters, self._transformed = targets, counters, transformed
+        self._backlogs = backlogs
+        self._aside = aside or SetAside(spec, counters)
+        self._takes_unknown_fields = False
+        self._careful_batches = 0
+        self._facts = Facts.columns()
+        self._offered: dict[tuple[str, ...], list[Column]] = {}
+
+    def __call__(self, messages: DataFrame, batch: StreamBatch) -> None:
+        """Bring one batch to all targets, then tell its sources.
+
+        Raises:
+            FlowError: at least one target does not have it; the batch will come again.
+        """
+        began = time.monotonic()
+        reached("batch-began")
+        with explained():
+            self._catch_up(messages.sparkSession)
+            pending = [target for target in self._targets if not self._has(target, batch)]
+            if pending:
+                self._apply(messages, batch, pending)
+        reached("batch-applied")
+        for source in self._sources:
+            if source.query in batch.positions:
+                source.backend.applied(source.query, batch.positions[source.query])
+        self._counters.batch_done(batch.positions, time.monotonic() - began)
+
+    def _has(self, target: TakesBatches, batch: StreamBatch) -> bool:
+        """Whether the batch is the target's already, or waits for it."""
+        return self._backlogs[target.label].holds(batch) or target.holds(batch)
+
+    def _catch_up(self, spark: SparkSession) -> None:
+        """Give targets that were away what was kept for them, as far as they take it."""
+        for target in self._targets:
+            backlog = self._backlogs[target.label]
+            try:
+                taken = backlog.apply(spark, partial(self._take_late, target))
+            except FlowError as exc:
+                if not self._spec.continue_on_target_failure:
+                    raise
+                log.warning("%s: %s is still away: %s", self._spec.name, target.label, exc.message)
+            else:
+                if taken:
+                    log.info(
+                        "%s: %s has caught up with %s",
+                        self._spec.name,
+                        target.label,
+                        counted(taken, "batch", "batches"),
+                    )
+
+    def _take_late(self, target: TakesBatches, rows: DataFrame, batch: StreamBatch) -> None:
+        if not target.holds(batch):
+            self._counters.add(rows_written=target.write(rows, batch).rows)
+
+    def _apply(self, messages: DataFrame, batch: StreamBatch, pending: Sequence[TakesBatches]) -> None:
+        self._each(messages, lambda codec, part: codec.prepare(part))
+        if all(codec.has_nothing() for codec in self._codecs.values()):
+            return
+        # A transform may turn out to need no message at all (`WHERE 1 = 0`), and then nothing is counted on the way.
+        goes_straight = len(self._targets) == 1 and self._transformed is None and pending[0].lands_first
+        single = goes_straight and self._trusts_messages()
+        for _ in range(WIDENINGS):
+            try:
+                if not single:
+                    return self._kept(messages, batch, pending)
+                with explained():
+                    return self._in_one_pass(messages, batch, pending[0])
+            except LookAgain as again:
+                if any(self._each(messages, lambda codec, part: codec.widen(part))):
+                    continue
+                if again.facts.bad and self._aside.is_on:
+                    single = self._distrusts_messages()
+                elif again.facts.bad:
+                    raise self._bad(again.facts.bad) from None
+                else:  # they cannot be learned: two names that differ only in their case
+                    self._takes_unknown_fields = True
+            except FlowError as exc:
+                if not (single and self._aside.is_on and blames_rows(exc)):
+                    raise
+                single = self._distrusts_messages()
+        raise self._restless()
+
+    def _trusts_messages(self) -> bool:
+        """Whether a batch is first tried in a single pass. Where rows can be set aside, not after one had to be."""
+        self._careful_batches = max(self._careful_batches - 1, 0)
+        return not self._aside.is_on or (self._careful_batches == 0 and not self._spec.continue_on_target_failure)
+
+    def _distrusts_messages(self) -> Literal[False]:
+        self._careful_batches = _CAREFUL_BATCHES
+        return False
+
+    def _restless(self) -> BadMessages:
+        return BadMessages(f"The messages of '{self._spec.name}' keep changing their fields within one batch.")
+
+    def _in_one_pass(self, messages: DataFrame, batch: StreamBatch, target: TakesBatches) -> None:
+        seen = Observation()
+        decoded = self._decoded(messages).observe(seen, *self._facts)
+        facts: list[Facts] = []
+
+        def look() -> None:
+            facts.append(Facts(**seen.get))
+            if facts[-1].bad or (facts[-1].is_wider and not self._takes_unknown_fields):
+                raise LookAgain(facts[-1])
+
+        report = target.write(self.rows(decoded, target), batch, before_settling=look)
+        self._counters.add(rows_consumed=facts[-1].rows if facts else 0, rows_written=report.rows)
+
+    def _kept(self, messages: DataFrame, batch: StreamBatch, pending: Sequence[TakesBatches]) -> None:
+        decoded, facts = self.looked_at(messages)
+        try:
+            if facts.bad and self._spec.transform_on_error == "fail":
+                self._counters.add(errors=1)
+                raise self._bad(facts.bad)
+            self._counters.add(rows_consumed=facts.rows)
+            if not self._aside.is_on:
+                return self._write_all(partial(self.rows, decoded), batch, pending)
+            judged = self.judged(decoded)
+            self._aside.put(judged, batch)
+            try:
+                self._write_all(partial(self.rows, judged), batch, pending)
+            except FlowError as exc:
+                # Another target may have the batch by now, and what it has cannot be taken out.
+                if len(self._targets) > 1 or not blames_rows(exc) or self._fails_with_sql:
+                    raise
+                clean = self._aside.without_poison(judged, partial(self.try_out, pending[0]), batch)
+                self._write_all(partial(self.rows, clean), batch, pending)
+        finally:
+            decoded.unpersist()
+
+    def looked_at(self, messages: DataFrame) -> tuple[DataFrame, Facts]:
+        """The decoded messages, when nothing more can be learned from them; kept by Spark until `unpersist`."""
+        for _ in range(WIDENINGS):
+            decoded = self._decoded(messages).persist(StorageLevel.MEMORY_AND_DISK)
+            try:
+                facts = Facts(**decoded.agg(*self._facts).collect()[0].asDict())
+                learned = (facts.is_wider or facts.bad) and any(
+                    self._each(messages, lambda codec, part: codec.widen(part))
+                )
+            except BaseException:
+                decoded.unpersist()
+                raise
+            if not learned:
+                return decoded, facts
+            decoded.unpersist()
+        raise self._restless()
+
+    def try_out(self, target: TakesBatches, decoded: DataFrame) -> FlowError | None:
+        """Write good rows without keeping them; what their target has against one of them, if anything."""
+        try:
+            with explained():
+                target.try_out(self.rows(decoded, target))
+        except FlowError as exc:
+            if not blames_rows(exc):
+                raise
+            return exc
+        return None
+
+    def judged(self, decoded: DataFrame) -> DataFrame:
+        """The decoded rows with a reason where one is bad, or fits a target's columns not; transforms speak later."""
+        if self._transformed is not None:
+            return self._aside.judged(decoded, [], self.rows, later="transform")
+        return self._aside.judged(decoded, self._targets, self.rows)
+
+    @property
+    def _fails_with_sql(self) -> bool:
+        return self._transformed is not None and self._spec.transform_on_error == "fail"
+
+    def _write_all(
+        self, rows_for: Callable[[TakesBatches], DataFrame], batch: StreamBatch, pending: Sequence[TakesBatches]
+    ) -> None:
+        """Write to every target, also when one fails: the next time the others will have the batch."""
+        failures: list[FlowError] = []
+        for target in pending:
+            rows, backlog = rows_for(target), self._backlogs[target.label]
+            try:
+                if not backlog.batches():  # else its turn comes after what it is behind with
+                    with explained():
+                        self._counters.add(rows_written=target.write(rows, batch).rows)
+                    reached("between-targets")
+                    continue
+            except FlowError as exc:
+                self._counters.add(errors=1)
+                log.warning(
+                    "%s: batch %d did not reach %s: %s", self._spec.name, batch.number, target.label, exc.message
+                )
+                is_ours = self._aside.is_on and len(self._targets) == 1 and blames_rows(exc)
+                if is_ours or not self._spec.continue_on_target_failure:
+                    failures.append(exc)
+                    continue
+            backlog.keep(rows, batch)
+        if failures:
+            raise failures[0]
+
+    def _bad(self, number: int) -> BadMessages:
+        wants = "; ".join(dict.fromkeys(codec.wants for codec in self._codecs.values()))
+        return BadMessages(
+            f"{counted(number, 'message')} of '{self._spec.name}' cannot be read: {wants}.",
+            fix="mend the producer, or say what becomes of such messages: transform_on_error='dlq' or 'drop'",
+        )
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _each(self, messages: DataFrame, do: Callable[[Codec, DataFrame], Any]) -> list[Any]:
+        """Do something with every source's share of a batch."""
+        return [do(self._codecs[source.query], self._share(messages, source)) for source in self._sources]
+
+    def _share(self, messages: DataFrame, source: OpenSource) -> DataFrame:
+        if len(self._sources) == 1:
+            return messages
+        return messages.where(F.col(SOURCE_ID) == source.query).drop(SOURCE_ID)
+
+    def _decoded(self, messages: DataFrame) -> DataFrame:
+        shares = [
+            self._codecs[source.query].decoded(self._aside.marked(self._share(messages, source), source))
+            for source in self._sources
+        ]
+        return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), shares)
+
+    def rows(self, decoded: DataFrame, target: TakesBatches) -> DataFrame:
+        """What a target gets: good messages, transformed, without what nobody asked for."""
+        rows = decoded.where(F.col(BAD).isNull())
+        if self._transformed is not None:
+            return self._transformed(rows)
+        offered = [name for name in rows.schema.names if name not in (RAW, BAD) and not name.startswith("__")]
+        wanted = tuple(target.wanted(offered))
+        if wanted not in self._offered:
+            self._offered[wanted] = [F.col(quoted(name)) for name in wanted]
+        return rows.select(*self._offered[wanted])

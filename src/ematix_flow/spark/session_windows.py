@@ -1,0 +1,269 @@
+"""Session windows: rows of one key that follow each other closely, until the key falls silent.
+
+A batch makes pieces of sessions out of its rows, and puts them together with the sessions that are open. What is
+remembered is one row per open session, never the rows themselves. Within a batch rows count in the order of their event
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window as Over, functions as F
+
+from ematix_flow.contracts.streams import StreamBatch
+from ematix_flow.declare.stream import Watermark, Window
+from ematix_flow.errors import StateTooLarge
+from ematix_flow.plan.event_time import EventClock
+from ematix_flow.spark.accumulators import MICROS, Accumulator, accumulators
+from ematix_flow.spark.event_times import as_timestamp
+from ematix_flow.spark.stream_memory import Note, Part, StreamMemory
+from ematix_flow.spark.stream_steps import (
+    UNREADABLE,
+    Stepped,
+    among,
+    arrivals,
+    first_groups,
+    group_columns,
+    latest_by_source,
+    latest_of,
+    timed,
+)
+
+PARTS = "sessions"
+START, LAST = "__start", "__last"
+"""The first and the last event of a session, in microseconds since 1970."""
+
+IS_OUT, HAS_NEW, CUT = "__is_out", "__has_new", "__cut"
+"""Whether a session has been given out; whether this batch brought something to it; whether it became too long."""
+
+_SESSION, _LEFT_OUT = "__session", "__left_out"
+
+
+class SessionSteps:
+    """The sessions of one stream, batch after batch."""
+
+    def __init__(self, window: Window, watermark: Watermark | None, memory: StreamMemory) -> None:
+        assert window.gap_ms is not None and window.max_session_duration_ms is not None
+        self._window, self._watermark, self._memory = window, watermark, memory
+        self._gap, self._longest = window.gap_ms * 1000, window.max_session_duration_ms * 1000
+        self._budget = (window.allowed_lateness_ms or 0) * 1000
+        self._keys = [f"__k{number}" for number in range(len(window.group_by))]
+
+    def step(self, sources: Mapping[str, DataFrame], batch: StreamBatch) -> Stepped:
+        """Take the rows of a batch, by source, and give the sessions that it has finished or changed."""
+        before = self._memory.before(batch)
+        rows = self._placed(sources, batch, before.clock.mark_us)
+        spark, made = rows.sparkSession, accumulators(self._window.aggregations, rows.schema)
+        pieces = self._memory.write(batch, "pieces", self._pieces(rows, made, list(sources)))
+        latest = [f"__latest{number}" for number in range(len(sources))]
+        numbers = [F.count(START).alias("pieces"), *[F.sum(f"__{name}").alias(name) for name in ("late", "unreadable")]]
+        counted = self._memory.rows(spark, pieces).agg(*numbers, *[F.max(name).alias(name) for name in latest])
+        found = counted.collect()[0].asDict()
+        clock = before.clock.after(latest_of(found, list(sources)), batch.planned_ms, self._watermark)
+        known = self._known(before, spark)
+        fresh = self._memory.rows(spark, pieces).where(F.col(START).isNotNull())
+        fresh = self._held_to_size(fresh, known, int(found["pieces"]) + sum(part.rows for part in before.parts))
+        part, comes_out, longest = self._counted(
+            self._memory.write(batch, PARTS, self._together(fresh, known, made)), clock, spark
+        )
+        if longest > self._longest:
+            sessions = self._not_too_long(self._memory.rows(spark, part), known, rows, fresh, made)
+            part, comes_out, _ = self._counted(self._memory.write(batch, PARTS, sessions, "-cut"), clock, spark)
+        note = Note(batch.number, batch.digest, clock, (part,))
+        self._memory.keep(note)
+        return Stepped(
+            self._finished(self._memory.rows(spark, part), clock, made) if comes_out else None,
+            note,
+            late=int(found["late"] or 0),
+            unreadable=int(found["unreadable"] or 0),
+        )
+
+    def _known(self, before: Note, spark: SparkSession) -> DataFrame | None:
+        """The sessions to which rows may still come, and whether they are out."""
+        sessions = self._memory.read(spark, before.of(PARTS))
+        if sessions is None:
+            return None
+        stays = ~F.col(CUT) & ~self._is_past(before.clock, self._budget)
+        return sessions.where(stays).withColumn(IS_OUT, self._is_past(before.clock))
+
+    def _counted(self, part: Part, clock: EventClock, spark: SparkSession) -> tuple[Part, bool, int]:
+        """The sessions with how many of them stay; whether any comes out; and how long the longest is."""
+        stays = ~F.col(CUT) & ~self._is_past(clock, self._budget)
+        numbers = self._memory.rows(spark, part).agg(
+            F.count(F.when(stays, True)),
+            F.min(F.when(stays, F.col(START))),
+            F.max(F.when(stays, F.col(LAST))),
+            F.count(F.when(self._comes_out(clock), True)),
+            F.max(F.col(LAST) - F.col(START)),
+        )
+        stay, low, high, out, longest = numbers.collect()[0]
+        return replace(part, rows=int(stay), low=low, high=high), bool(out), int(longest or 0)
+
+    def _held_to_size(self, fresh: DataFrame, known: DataFrame | None, at_most: int) -> DataFrame:
+        """The pieces of a batch, when no more keys are active than may be; else those of keys that may.
+
+        Raises:
+            StateTooLarge: too many keys are active.
+        """
+        most = self._window.max_groups_per_window
+        if at_most <= most:
+            return fresh
+        active = fresh.select(*self._keys)
+        if known is not None:
+            active = active.unionByName(known.select(*self._keys))
+        number = active.distinct().count()
+        if number <= most:
+            return fresh
+        if self._window.on_state_cap == "fail":
+            raise StateTooLarge(
+                f"{number:,} keys have a session at the same time, and max_groups_per_window is {most:,}.",
+                fix="raise max_groups_per_window, or use on_state_cap='drop_new_groups'",
+            )
+        return first_groups(fresh, known, self._keys, (), most)
+
+    def left_out(self, sources: Mapping[str, DataFrame], batch: StreamBatch) -> DataFrame:
+        """The rows that came too late for any session, and those whose event time is none."""
+        rows = timed(sources, self._window.event_time_column, batch, by_arrival=self._by_arrival)
+        return rows.where(F.col(UNREADABLE) | self._is_late(self._memory.before(batch).clock.mark_us))
+
+    @property
+    def _by_arrival(self) -> bool:
+        return self._window.time_mode == "processing"
+
+    def _is_late(self, mark: int | None) -> Column:
+        if mark is None:
+            return F.lit(False)
+        return F.coalesce(F.col(MICROS) + self._gap + self._budget < mark, F.lit(False))
+
+    # ── from rows to pieces ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _placed(self, sources: Mapping[str, DataFrame], batch: StreamBatch, mark: int | None) -> DataFrame:
+        rows = timed(sources, self._window.event_time_column, batch, by_arrival=self._by_arrival)
+        groups = group_columns(rows, self._window.group_by)
+        late = self._is_late(mark)
+        taken = F.col(MICROS).isNotNull() & ~late
+        columns = {_LEFT_OUT: ~taken, "__is_late": late}
+        keys = {key: F.when(taken, group) for key, group in zip(self._keys, groups, strict=True)}
+        return arrivals(rows, batch).withColumns({**columns, **keys})
+
+    def _pieces(self, rows: DataFrame, made: Sequence[Accumulator], sources: Sequence[str]) -> DataFrame:
+        """One row per stretch of a key's rows in which none is further than the gap from the one before."""
+        in_order = Over.partitionBy(_LEFT_OUT, *self._keys).orderBy(MICROS)
+        far = F.col(MICROS) - F.lag(MICROS).over(in_order) > self._gap
+        numbered = rows.withColumn("__far", F.when(F.col(_LEFT_OUT), 0).otherwise(far.cast("int")))
+        numbered = numbered.withColumn(_SESSION, F.sum(F.coalesce("__far", F.lit(0))).over(in_order))
+        return numbered.groupBy(_LEFT_OUT, *self._keys, _SESSION).agg(
+            F.min(F.when(~F.col(_LEFT_OUT), F.col(MICROS))).alias(START),
+            F.max(F.when(~F.col(_LEFT_OUT), F.col(MICROS))).alias(LAST),
+            F.count(F.when(F.col("__is_late"), True)).alias("__late"),
+            F.count(F.when(F.col(UNREADABLE), True)).alias("__unreadable"),
+            *latest_by_source(sources),
+            *[first.alias(name) for one in made for name, first in zip(one.names, one.first, strict=True)],
+        )
+
+    # ── from pieces to sessions ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _columns(self, made: Sequence[Accumulator]) -> list[str]:
+        return [*self._keys, START, LAST, *[name for one in made for name in one.names]]
+
+    def _together(self, fresh: DataFrame, known: DataFrame | None, made: Sequence[Accumulator]) -> DataFrame:
+        """The sessions that open ones and pieces of this batch make, however long they are."""
+        pieces = self._united(fresh, known, made)
+        in_order = Over.partitionBy(*self._keys).orderBy(START, LAST)
+        reached = F.max(LAST).over(in_order.rowsBetween(Over.unboundedPreceding, -1))
+        pieces = pieces.withColumn("__far", (F.col(START) > reached + self._gap).cast("int"))
+        pieces = pieces.withColumn(_SESSION, F.sum(F.coalesce("__far", F.lit(0))).over(in_order))
+        return self._merged(pieces.withColumn(CUT, F.lit(False)), made)
+
+    def _united(self, fresh: DataFrame, known: DataFrame | None, made: Sequence[Accumulator]) -> DataFrame:
+        pieces = fresh.select(*self._columns(made), F.lit(False).alias(IS_OUT), F.lit(True).alias(HAS_NEW))
+        if known is None:
+            return pieces
+        return known.select(*self._columns(made), IS_OUT, F.lit(False).alias(HAS_NEW)).unionByName(pieces)
+
+    def _merged(self, pieces: DataFrame, made: Sequence[Accumulator]) -> DataFrame:
+        again = [again.alias(name) for one in made for name, again in zip(one.names, one.again, strict=True)]
+        ends = (F.min(START).alias(START), F.max(LAST).alias(LAST))
+        flags = [F.max(flag).alias(flag) for flag in (IS_OUT, HAS_NEW, CUT)]
+        return pieces.groupBy(*self._keys, _SESSION).agg(*ends, *again, *flags).drop(_SESSION)
+
+    def _not_too_long(
+        self,
+        sessions: DataFrame,
+        known: DataFrame | None,
+        rows: DataFrame,
+        fresh: DataFrame,
+        made: Sequence[Accumulator],
+    ) -> DataFrame:
+        """The sessions, those that are too long cut into shorter ones, between rows and not within them.
+
+        Keys with such a session are looked at row by row, which costs more, and is done for them alone.
+        """
+        is_long = F.col(LAST) - F.col(START) > self._longest
+        long_keys = sessions.where(is_long).select(*self._keys).distinct()
+        single = rows.where(~F.col(_LEFT_OUT)).withColumns({START: F.col(MICROS), LAST: F.col(MICROS)})
+        # Rows of one key at one moment can never be in two sessions.
+        points = single.groupBy(*self._keys, START, LAST).agg(
+            *[first.alias(name) for one in made for name, first in zip(one.names, one.first, strict=True)]
+        )
+        points = among(points, fresh.select(*self._keys).distinct(), self._keys, "left_semi")
+        pieces = among(self._united(points, known, made), long_keys, self._keys, "left_semi")
+        cuts = self._cuts(pieces)
+        numbered = pieces.join(cuts, [pieces[key].eqNullSafe(cuts[f"{key}_cut"]) for key in self._keys]).withColumn(
+            _SESSION, F.size(F.filter("__starts", lambda one: one["start"] <= F.col(START)))
+        )
+        forced = F.element_at("__starts", F.col(_SESSION))["forced"]
+        numbered = numbered.withColumn(CUT, forced).drop("__starts", *[f"{key}_cut" for key in self._keys])
+        cut = self._merged(numbered, made)
+        return among(sessions, long_keys, self._keys, "left_anti").unionByName(cut)
+
+    def _cuts(self, pieces: DataFrame) -> DataFrame:
+        """Where the sessions of a key begin, and whether each was ended because it became too long."""
+        gap, longest = self._gap, self._longest
+        kind = "array<struct<start:bigint,last:bigint,forced:boolean>>"
+        found = F.array_sort(F.collect_list(F.struct(F.col(START).alias("start"), F.col(LAST).alias("last"))))
+        nothing = F.array().cast(kind)
+
+        def taken(sessions: Column, piece: Column) -> Column:
+            newest = F.element_at(sessions, -1)
+            first = F.slice(sessions, 1, F.greatest(F.size(sessions) - 1, F.lit(0)))
+            end = F.greatest(newest["last"], piece["last"])
+            begun = F.array(
+                F.struct(piece["start"].alias("start"), piece["last"].alias("last"), F.lit(False).alias("forced"))
+            )
+            grown = F.array(F.struct(newest["start"].alias("start"), end.alias("last"), F.lit(False).alias("forced")))
+            ended = F.array(
+                F.struct(newest["start"].alias("start"), newest["last"].alias("last"), F.lit(True).alias("forced"))
+            )
+            return (
+                F.when((F.size(sessions) == 0) | (piece["start"] > newest["last"] + gap), F.concat(sessions, begun))
+                .when(end - newest["start"] > longest, F.concat(first, ended, begun))
+                .otherwise(F.concat(first, grown))
+            )
+
+        return pieces.groupBy(*[F.col(key).alias(f"{key}_cut") for key in self._keys]).agg(
+            F.aggregate(found, nothing, taken).alias("__starts")
+        )
+
+    # ── what stays, and what comes out ───────────────────────────────────────────────────────────────────────────────
+
+    def _is_past(self, clock: EventClock, budget: int = 0) -> Column:
+        if clock.mark_us is None:
+            return F.lit(False)
+        return F.col(LAST) + self._gap + budget < clock.mark_us
+
+    def _comes_out(self, clock: EventClock) -> Column:
+        """A session that became too long, or that event time has come past, unless it is out as it is."""
+        return F.col(CUT) | (self._is_past(clock) & (F.col(HAS_NEW) | ~F.col(IS_OUT)))
+
+    def _finished(self, sessions: DataFrame, clock: EventClock, made: Sequence[Accumulator]) -> DataFrame:
+        said = F.to_json(F.struct(*self._keys), {"ignoreNullFields": "false"})
+        return sessions.where(self._comes_out(clock)).select(
+            as_timestamp(F.col(START)).alias(self._window.window_start_column),
+            as_timestamp(F.col(LAST) + self._gap).alias(self._window.window_end_column),
+            F.xxhash64(said, F.col(START)).bitwiseAND(F.lit((1 << 63) - 1)).alias(self._window.session_id_column),
+            *[F.col(key).alias(name) for key, name in zip(self._keys, self._window.group_by, strict=True)],
+            *[one.answer.alias(one.alias) for one in made],
+        )

@@ -1,0 +1,120 @@
+"""`transform_sql` of a stream: one SELECT over `source`, the rows of the micro-batch, and over its lookups.
+
+What a broker says of a message (`_offset`, `_event_ts`, …) can be named; `*` gives the payload alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from ematix_flow.backends.files_sql import FolderQuery, folder_query
+from ematix_flow.contracts.streams import HIDDEN_COLUMNS
+from ematix_flow.declare.sql_dialects import SqlDialect
+from ematix_flow.errors import InvalidSource, closest, listed
+from ematix_flow.spark.row_wise import carrying, require_row_wise
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from ematix_flow.spark.functions import SqlFunctions
+
+SOURCE = "source"
+
+
+class StreamSql:
+    """The SQL of a stream, parsed once and run over every batch.
+
+    Args:
+        lookups: Names of tables beside `source`.
+        functions: Functions of the user's own that it may call.
+        carried: Columns that go through it unasked: a window follows that needs them.
+
+    Raises:
+        InvalidSource: it is not one SELECT, or names a table that is neither `source` nor a lookup.
+        InvalidPlan: a function is called with too few or too many arguments.
+    """
+
+    def __init__(
+        self,
+        sql: str,
+        dialect: SqlDialect,
+        lookups: Sequence[str] = (),
+        functions: SqlFunctions | None = None,
+        carried: Sequence[str] | None = None,
+    ) -> None:
+        query = folder_query(sql, dialect, functions.own if functions is not None else None)
+        self._run = functions.run if functions is not None else None
+        if functions is not None:
+            functions.check(query.tree, query.written)
+        known = (SOURCE, *lookups)
+        for ref in query.views.values():
+            if ref.schema or ref.name.lower() not in [name.lower() for name in known]:
+                raise InvalidSource(
+                    f"transform_sql names the table '{ref}'; it can name {listed(known)}.",
+                    fix=closest(ref.name, known) or "the rows of the stream are called 'source'",
+                )
+        self.named = tuple(name for name in HIDDEN_COLUMNS if re.search(rf"(?<![\w]){name}(?![\w])", sql))
+        """Hidden columns that the SQL names."""
+        self._carried = tuple(carried or ())
+        if carried is not None:
+            require_row_wise(query)
+            hidden = [name for name in self._carried if name in HIDDEN_COLUMNS]
+            self.named = tuple(dict.fromkeys((*self.named, *hidden)))
+        self._query = _without_hidden(query, (*self.named, *(n for n in self._carried if n not in self.named)))
+        views = [view for view, ref in query.views.items() if ref.name.lower() == SOURCE]
+        self._query = carrying(self._query, views, self._carried)
+
+    def __call__(self, rows: DataFrame, lookups: Mapping[str, DataFrame] | None = None) -> DataFrame:
+        """The result over one batch."""
+        spark = rows.sparkSession
+        shown = [name for name in rows.columns if not name.startswith("__")]
+        shown += [name for name in self._carried if name not in shown]
+        offered = rows.select(*[_quoted(n) for n in shown if n not in HIDDEN_COLUMNS or n in self.named])
+        frames = {SOURCE: offered, **(lookups or {})}
+        views = {view: ref.name.lower() for view, ref in self._query.views.items()}
+        try:
+            for view, name in views.items():
+                frames[next(known for known in frames if known.lower() == name)].createOrReplaceTempView(view)
+            return self._query.frame(spark, self._run)
+        finally:
+            for view in views:
+                spark.catalog.dropTempView(view)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _without_hidden(query: FolderQuery, named: Sequence[str]) -> FolderQuery:
+    """The query with `*` meaning the payload, although the view it reads has more."""
+    if not named:
+        return query
+    views = [view for view, ref in query.views.items() if ref.name.lower() == SOURCE]
+    return query.changed(lambda tree: _narrow_stars(tree, views, named))
+
+
+def _narrow_stars(tree: exp.Expr, views: Sequence[str], named: Sequence[str]) -> None:
+    from sqlglot import exp
+
+    for select in tree.find_all(exp.Select):
+        source = select.args.get("from_") or select.args.get("from")
+        joins = select.args.get("joins") or ()
+        aliases = {
+            table.alias_or_name
+            for part in (source, *joins)
+            if part is not None and isinstance(table := part.this, exp.Table) and table.name in views
+        }
+        if not aliases:
+            continue
+        for projection in select.expressions:
+            star = projection.this if isinstance(projection, exp.Column) else projection
+            if not isinstance(star, exp.Star):
+                continue
+            if isinstance(projection, exp.Column) and projection.table not in aliases:
+                continue
+            already = star.args.get("except_") or []
+            star.set("except_", [*already, *(exp.to_identifier(name) for name in named)])

@@ -1,0 +1,247 @@
+"""Kinesis' client against moto and kinesalite: shards and their children, positions, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from ematix_flow import KinesisConnection
+from ematix_flow.backends.kinesis_client import (
+    BEGINNING,
+    PUT_ROWS,
+    SHARD_END,
+    Shard,
+    ShardReader,
+    Stream,
+    list_shards,
+    put,
+    readable,
+    stream_of,
+)
+from ematix_flow.errors import BrokerRefused, ConnectionFailed, InvalidConnection, UnfitValue
+from tests.services.moto import REGION, S3Server
+from tests.services.postgres import _free_port
+
+
+def stream_at(server: S3Server, name: str, **changes: Any) -> Stream:
+    fields = {
+        "stream_name": name,
+        "region": REGION,
+        "endpoint": server.endpoint,
+        "access_key_id": server.loader[0],
+        "secret_access_key": server.loader[1],
+    }
+    return stream_of(KinesisConnection(name="events", **{**fields, **changes}))
+
+
+@pytest.fixture
+def stream(moto_server: S3Server) -> Stream:
+    return stream_at(moto_server, moto_server.new_stream(shards=2))
+
+
+def everything(stream: Stream, positions: dict[str, str]) -> list[tuple[str, bytes]]:
+    """All records after positions, which go on; by what `readable` says, until nothing is left."""
+    found: list[tuple[str, bytes]] = []
+    client = stream.client()
+    while True:
+        before = (len(found), dict(positions))
+        for shard in readable(list_shards(stream, client), positions):
+            reader = ShardReader(stream, shard.id, positions.get(shard.id, BEGINNING), client)
+            found += [(record.partition_key, record.body) for record in reader.read()]
+            positions[shard.id] = reader.position
+        if before == (len(found), positions):
+            return found
+
+
+def test_what_is_put_is_read_once_from_every_shard(stream: Stream) -> None:
+    records = [(f"key-{number}", str(number).encode()) for number in range(2 * PUT_ROWS + 10)]
+    assert put(stream, records) == len(records)
+    positions: dict[str, str] = {}
+    found = everything(stream, positions)
+    assert sorted(found) == sorted(records)
+    assert len(positions) == 2
+    put(stream, [("key-x", b"later")])
+    assert everything(stream, positions) == [("key-x", b"later")]
+
+
+def test_reading_goes_on_after_a_position(stream: Stream) -> None:
+    put(stream, [("same", str(number).encode()) for number in range(5)])
+    (shard,) = [s for s in list_shards(stream) if ShardReader(stream, s.id).read()]
+    first = ShardReader(stream, shard.id).read(2)
+    assert [record.body for record in first] == [b"0", b"1"]
+    rest = ShardReader(stream, shard.id, first[-1].sequence).read()
+    assert [record.body for record in rest] == [b"2", b"3", b"4"]
+    assert all(record.event_time_us > 1_600_000_000_000_000 for record in first)
+
+
+def test_an_iterator_that_is_no_longer_good_is_made_anew(stream: Stream, moto_server: S3Server) -> None:
+    put(stream, [("same", b"0"), ("same", b"1")])
+    (shard,) = [s for s in list_shards(stream) if ShardReader(stream, s.id).read()]
+
+    class Expiring:
+        """The real client, whose first iterator has expired, as they do after five minutes."""
+
+        expired = 0
+
+        def get_records(self, **request: Any) -> Any:
+            from botocore.exceptions import ClientError
+
+            if not Expiring.expired:
+                Expiring.expired += 1
+                raise ClientError({"Error": {"Code": "ExpiredIteratorException"}}, "GetRecords")
+            return moto_server.kinesis().get_records(**request)
+
+        def get_shard_iterator(self, **request: Any) -> Any:
+            return moto_server.kinesis().get_shard_iterator(**request)
+
+    assert [record.body for record in ShardReader(stream, shard.id, client=Expiring()).read()] == [b"0", b"1"]
+    assert Expiring.expired == 1
+
+
+def reshaped(server: S3Server, stream: str, **change: str) -> None:
+    """Split or merge shards, and wait until it is done."""
+    client = server.kinesis()
+    (client.split_shard if "ShardToSplit" in change else client.merge_shards)(StreamName=stream, **change)
+    deadline = time.monotonic() + 30
+    while client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamStatus"] != "ACTIVE":
+        assert time.monotonic() < deadline
+
+
+def test_shards_that_were_split_or_merged_are_read_to_their_end_before_their_children(
+    kinesalite_server: S3Server,
+) -> None:
+    stream = stream_at(kinesalite_server, kinesalite_server.new_stream(shards=1))
+    (parent,) = list_shards(stream)
+    put(stream, [(f"key-{number}", b"first") for number in range(10)])
+    reshaped(kinesalite_server, stream.stream_name, ShardToSplit=parent.id, NewStartingHashKey=str(2**127))
+    one, other = [shard for shard in list_shards(stream) if shard.id != parent.id]
+    assert one.parents == other.parents == (parent.id,)
+    assert [shard.is_closed for shard in list_shards(stream)] == [True, False, False]
+    assert [shard.id for shard in readable(list_shards(stream), {})] == [parent.id]
+    put(stream, [(f"key-{number}", b"second") for number in range(10)])
+    reshaped(kinesalite_server, stream.stream_name, ShardToMerge=one.id, AdjacentShardToMerge=other.id)
+    put(stream, [(f"key-{number}", b"third") for number in range(10)])
+
+    positions: dict[str, str] = {}
+    bodies = [body for _, body in everything(stream, positions)]
+    assert bodies == [b"first"] * 10 + [b"second"] * 10 + [b"third"] * 10
+    assert [positions[shard.id] for shard in (parent, one, other)] == [SHARD_END] * 3
+    assert len(positions) == 4
+    assert everything(stream, positions) == []
+
+
+def test_children_of_shards_that_are_no_longer_kept_are_read_at_once() -> None:
+    shards = [Shard("s-3", ("s-1",), False), Shard("s-4", ("s-2", "s-3"), False)]
+    assert readable(shards, {}) == [shards[0]]
+    assert readable(shards, {"s-3": SHARD_END}) == [shards[1]]
+    assert readable(shards, {"s-3": "49590338271490256608559692538361571095921575989136588898"}) == [shards[0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "complaint"),
+    [
+        ({"stream_name": "nowhere"}, BrokerRefused, "no stream 'nowhere'"),
+        # Kinesis itself would say which of the two it is; moto says 403.
+        ({"secret_access_key": "wrong-secret"}, BrokerRefused, "does not allow"),
+        ({"access_key_id": "AKIAWRONG"}, BrokerRefused, "does not allow"),
+        ({"endpoint": "closed"}, ConnectionFailed, "cannot be reached"),
+    ],
+)
+def test_what_the_service_refuses_is_one_clear_error(
+    moto_server: S3Server, stream: Stream, changes: dict[str, str], error: type[Exception], complaint: str
+) -> None:
+    if changes.get("endpoint") == "closed":
+        changes = {"endpoint": f"http://127.0.0.1:{_free_port()}"}
+    other = stream_at(moto_server, changes.pop("stream_name", stream.stream_name), **changes)
+    for act in (other.ping, lambda: list_shards(other), lambda: put(other, [("k", b"v")])):
+        with pytest.raises(error, match=complaint) as failure:
+            act()
+        assert moto_server.loader[1] not in str(failure.value) and "wrong-secret" not in str(failure.value)
+
+
+def test_a_user_who_may_not_is_told_what_to_grant(moto_server: S3Server, stream: Stream) -> None:
+    key, secret = moto_server.reader
+    other = stream_at(moto_server, stream.stream_name, access_key_id=key, secret_access_key=secret)
+    with pytest.raises(BrokerRefused, match="does not allow this"):
+        list_shards(other)
+
+
+def test_keys_go_together_and_are_never_shown() -> None:
+    with pytest.raises(InvalidConnection, match="go together"):
+        stream_of(KinesisConnection(name="events", stream_name="s", access_key_id="a"))
+    stream = stream_of(
+        KinesisConnection(name="events", stream_name="s", access_key_id="a", secret_access_key="secret-4714")
+    )
+    assert "secret-4714" not in repr(stream)
+    assert pickle.loads(pickle.dumps(stream)) == stream
+
+
+def test_a_record_that_is_too_large_is_refused_before_it_is_put(stream: Stream) -> None:
+    with pytest.raises(UnfitValue, match="1 MiB"):
+        put(stream, [("k", bytes(1024 * 1024))])
+
+
+# ── records that the service does not take at once ───────────────────────────────────────────────────────────────────
+
+
+class Reluctant(BaseHTTPRequestHandler):
+    """Kinesis' own answer when a shard is over its limit, which moto never gives: some records taken, others not."""
+
+    refusals = 0
+    taken: list[str] = []
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answers: list[dict[str, str]] = []
+        for number, record in enumerate(asked["Records"]):
+            if number % 2 and Reluctant.refusals > 0:
+                answers.append({"ErrorCode": "ProvisionedThroughputExceededException", "ErrorMessage": "slow down"})
+            else:
+                Reluctant.taken.append(record["PartitionKey"])
+                answers.append({"SequenceNumber": "1", "ShardId": "shardId-000000000000"})
+        Reluctant.refusals -= 1
+        failed = sum("ErrorCode" in answer for answer in answers)
+        body = json.dumps({"FailedRecordCount": failed, "Records": answers}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-amz-json-1.1")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def reluctant() -> Iterator[Stream]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Reluctant)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    Reluctant.taken = []
+    fields = {"region": REGION, "access_key_id": "a", "secret_access_key": "b"}
+    endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    yield stream_of(KinesisConnection(name="events", stream_name="s", endpoint=endpoint, **fields))
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_only_records_that_were_not_taken_are_put_again(reluctant: Stream) -> None:
+    Reluctant.refusals = 2
+    assert put(reluctant, [(f"k{number}", b"v") for number in range(8)]) == 8
+    assert sorted(Reluctant.taken) == sorted(f"k{number}" for number in range(8))
+
+
+def test_a_service_that_keeps_refusing_is_an_error(reluctant: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ematix_flow.backends.kinesis_client.PUT_ATTEMPTS", 3)
+    Reluctant.refusals = 100
+    with pytest.raises(BrokerRefused, match="did not take 1 record .*ProvisionedThroughputExceeded"):
+        put(reluctant, [(f"k{number}", b"v") for number in range(8)])

@@ -1,0 +1,78 @@
+"""Tests that `make prove` runs and `make test` leaves out: more of what is tested there already, at seconds each.
+
+Every pattern is held against a test's id. What is left out here has a sibling in `make test`: the same on another
+system or route, another mode of the same thing, another point of the same crash. PostgreSQL has it all in both.
+"""
+
+from __future__ import annotations
+
+import re
+
+# On these systems Spark's route differs from PostgreSQL's in how rows are read and staged, and nowhere else.
+_ON_EVERY_SYSTEM = "|".join(
+    (
+        "test_append_adds_all_rows_every_time_and_stamps_them",
+        "test_truncate_replaces_everything_or_nothing",
+        "test_merge_inserts_updates_and_leaves_the_rest_alone",
+        "test_scd2_by_event_time_is_right_whatever_the_order_of_arrival",
+        "test_incremental_append_by_instant_is_exact_to_the_microsecond",
+        "test_every_type_keeps_every_value",
+        "test_hostile_names_are_just_names",
+        "test_repeating_a_logical_run_changes_nothing",
+        "test_a_value_that_does_not_fit_stops_the_load",
+        "test_a_bad_value_takes_back_the_schema_change_too",
+        "test_each_target_has_its_own_mode_counts_and_history",
+    )
+)
+PATTERNS = (
+    r"test_lake_catalogs\.py::",
+    r"test_lookups\.py::test_rows_are_joined_with_a_table_of_another_system\[(mysql|duckdb|delta)\]",
+    r"test_udfs\.py::test_a_list_of_structs_is_gathered_on_every_kind_of_target\[(mysql|delta)\]",
+    rf"test_(mysql|sqlite|duckdb)\.py::Test(Mysql|Sqlite|Duckdb)::(?!{_ON_EVERY_SYSTEM})\w+\[.*spark.*\]",
+    r"::Test(Mysql|Files|Duckdb|Sqlite)::test_a_text_that_is_(no_)?json\w*\[\w+-JSONB\]",
+    r"::TestMysql::test_every_source_(delivers|appends)_the_same_values",
+    # The native engine has all of Delta's contract in `make test`.
+    r"test_(delta|iceberg)\.py::Test(Delta|Iceberg)::\w+\[.*(pushdown|scd1).*\]",
+    r"test_(delta|iceberg)\.py::Test(Delta|Iceberg)::test_merge_(refuses|compares|keys)\w+",
+    r"test_warehouse_snowflake\.py::TestModes::test_rows_of_the_same_warehouse_are_pushed_down\[(append|truncate)\]",
+    r"test_warehouse_snowflake\.py::TestModes::test_rows_from_files_come_through_spark\[(append|truncate)\]",
+    r"test_warehouse_snowflake\.py::TestModes::test_(names_without|a_filter|truncate)\w+",
+    r"test_warehouse_snowflake\.py::TestBooks::test_(history|a_second)\w+",
+    r"test_lake_maintenance\.py::test_(many_tasks\w+|versions_stay\w+)\[delta\]",
+    r"test_lake_maintenance_kill\.py::\w+\[iceberg\]",
+    r"test_lake_s3\.py::test_every_mode_works_in_a_bucket\[iceberg\]",
+    r"test_files_s3\.py::test_every_format\w+\[(csv|orc|json_lines)\]",
+    r"test_files_s3\.py::test_a_killed_run\w+\[staged\]",
+    r"test_files\.py::test_a_run_killed_before_any_change_on_disk\w+\[truncate\]",
+    r"test_files\.py::test_a_process_that_is_really_killed\w+\[staged\]",
+    r"test_kill\.py::test_a_(run_killed_in_the_middle_of_staging|task_killed_after)\w+\[(mysql|duckdb)\]",
+    r"test_kill\.py::test_a_killed_spark_load\w+\[(duckdb-.*|sqlite-merge.*|mysql-append.*|postgres-merge.*)\]",
+    r"test_kill\.py::test_the_staging_of_a_living_run_is_left_alone\[(mysql|duckdb|sqlite)\]",
+    r"test_kafka\.py::test_a_task_killed_after_its_commit_doubles_nothing",
+    r"test_kafka\.py::test_a_run_killed_when_all_is_sent_is_not_sent_again",
+    r"test_crowds\.py::(\w+\[.*postgres.*|test_the_histories\w+\[delta.*)\]",
+    r"test_type_matrix\.py::\w+\[(ORC|CSV)\]",
+    # Servers that take minutes to build where nothing of them is there yet.
+    r"test_files_contract\.py::Test(Gcs|Azure)Files::",
+    r"test_files_(gcs|azure)\.py::",
+    r"test_kinesis_client\.py::test_shards_that_were_split_or_merged",
+    r"test_core\.py::test_kinesis_batches_keep_their_limits_and_children_follow_their_parents",
+    # Servers and Java machines of their own.
+    r"tests/stream/test_(broker_away|restarts|cdc_debezium)\.py::",
+    r"tests/stream/test_consume_cli\.py::test_all_streams_of_a_module_run_beside_each_other",
+    r"tests/stream/test_supervisor\.py::test_a_stream_survives_the_death_of_its_java_machine",
+    r"tests/stream/test_targets\.py::\w+\[(duckdb|iceberg|mysql)\]",
+    r"tests/stream/test_cdc\.py::\w+\[(duckdb|iceberg|mysql|delta-.*)\]",
+    r"tests/stream/test_cdc\.py::\w+\[delta\]",
+    r"tests/stream/test_windows\.py::test_a_stream_that_is_killed\w+\[stepped\]",
+    r"tests/stream/test_dead_letters\.py::test_a_replay_that_is_killed_does_not_double_a_row\[replay-applied\]",
+    r"tests/stream/test_faults\.py::test_a_killed_stream_goes_on_as_if_nothing_had_happened\[batch-applied\]",
+    r"tests/stream/test_postgres_capture\.py::(test_every_event\w+|\w+\[DeltaMirror\])",
+    r"tests/stream/test_mysql_capture\.py::",
+)
+_ANY = re.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS))
+
+
+def is_long_proof(test: str) -> bool:
+    """Whether a test is left to `make prove`."""
+    return _ANY.search(test) is not None

@@ -1,0 +1,323 @@
+"""Change events in Spark: envelopes become changes, texts become values, and a batch gets its order."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis.errors import NonInteractiveExampleWarning
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from ematix_flow import CDC
+from ematix_flow.contracts.change_feeds import COUNTS_AS, LATE, OP, PK, STALE, TIP, TURN
+from ematix_flow.declare import columns as c
+from ematix_flow.declare.table import ColumnSpec
+from ematix_flow.spark.change_events import CHANGE, ChangeCodec
+from ematix_flow.spark.change_order import FeedColumns, landed_changes, landed_history, met_columns, misfit_of
+from ematix_flow.spark.payloads import BAD, UNKNOWN
+from tests.plan.change_model import COLUMNS, Event, feeds, landed
+
+MESSAGES = "value binary, _key binary, _partition int, _offset bigint"
+ID = ColumnSpec("id", c.BigInt(), nullable=False, primary_key=True)
+
+
+def messages(spark: SparkSession, values: Sequence[Any], keys: Sequence[bytes | None] | None = None) -> DataFrame:
+    rows = []
+    for number, value in enumerate(values):
+        written = value if isinstance(value, bytes) or value is None else json.dumps(value).encode()
+        rows.append((written, keys[number] if keys else None, 0, number))
+    return spark.createDataFrame(rows, MESSAGES)
+
+
+def decoded(spark: SparkSession, cdc: CDC, values: Sequence[Any], **options: Any) -> DataFrame:
+    """Read messages as a stream does: look at some, and again until nothing is new."""
+    given = messages(spark, values, options.pop("keys", None))
+    codec = ChangeCodec(cdc, None, lambda schema: None, refuses=options.get("refuses", False))
+    codec.prepare(given)
+    while codec.decoded(given).where(UNKNOWN).count():
+        assert codec.widen(given)
+    return codec.decoded(given)
+
+
+def changes(frame: DataFrame) -> list[Row]:
+    return [row[0] for row in frame.select(CHANGE).collect()]
+
+
+def applied(frame: DataFrame, *columns: ColumnSpec, cdc: CDC | None = None) -> list[Row]:
+    """What would be written: the rows of the last turn of every key."""
+    feed = FeedColumns((ID,), columns, cdc or CDC())
+    rows = landed_changes(frame, feed, tolerance_ms=5_000).collect()
+    return sorted((row for row in rows if row[TURN]), key=lambda row: (row["id"] or 0, row[TURN]))
+
+
+def test_random_feeds_land_as_the_model_says(spark: SparkSession) -> None:
+    rng = random.Random(20260301)
+    strategy = feeds(keys=1, most=8)
+    batch: list[Event] = []
+    with pytest.warns(NonInteractiveExampleWarning):
+        histories = [strategy.example() for _ in range(150)]
+    for key, history in enumerate(histories):
+        batch += [replace(event, key=key) for event in history if event.key is not None]
+    rng.shuffle(histories)
+    values = []
+    for event in batch:
+        # The position is given as it will be compared: as a log of the source's own.
+        moment = event.moment
+        log = {"lsn": int(moment.position[4:])} if moment.position and moment.position.startswith("lsn:") else {}
+        values.append(
+            {
+                "op": {"create": "c", "read": "r", "update": "u", "delete": "d"}[event.op],
+                "after": {"id": event.key, **event.image} if event.op != "delete" else None,
+                "before": {"id": event.key} if event.op == "delete" else None,
+                "source": {"ts_ms": None if moment.ts_ms is None else moment.ts_ms + 10**12, **log},
+            }
+        )
+    placed = [replace(event, moment=_as_read(event, number)) for number, event in enumerate(batch)]
+    columns = tuple(ColumnSpec(name, c.BigInt(), nullable=True) for name in COLUMNS)
+    rows = landed_changes(decoded(spark, CDC(), values), FeedColumns((ID,), columns, CDC()), tolerance_ms=10**9)
+    found = {row["__flow_seq"]: row for row in rows.collect()}
+    assert len(found) == len(batch)
+    by_place = sorted(found)
+    for row in landed(placed):
+        there = found[by_place[row.seq]]
+        told = (row.op, row.counts_as, row.pk, row.turn, row.tip, row.mask)
+        assert (there[OP], there[COUNTS_AS], there[PK], there[TURN], there[TIP], there["__flow_mask_0"]) == told
+        image = tuple(row.event.image.get(name) if row.turn and row.event.op != "delete" else None for name in COLUMNS)
+        assert tuple(there[name] for name in COLUMNS) == image
+
+
+def _as_read(event: Event, number: int) -> Any:
+    """The moment as it is read back: without a log of the source's the broker's own counts."""
+    moment = event.moment
+    is_log = moment.position is not None and moment.position.startswith("lsn:")
+    position = f"lsn:{int((moment.position or '0000')[4:]):020d}" if is_log else f"off:{number:020d}"
+    return replace(moment, ts_ms=None if moment.ts_ms is None else moment.ts_ms + 10**12, position=position)
+
+
+def test_numbers_keep_every_digit_and_a_missing_column_is_missing(spark: SparkSession) -> None:
+    raw = b'{"op":"c","after":{"id":1,"price":12345678901234567890.123456789,"note":null},"source":{"ts_ms":1}}'
+    (change,) = changes(decoded(spark, CDC(), [raw]))
+    assert change["after"] == {"id": "1", "price": "12345678901234567890.123456789", "note": None}
+    assert (change["op"], change["ts"], change["position"]) == ("create", 1000, f"off:{0:020d}")
+
+
+def test_a_schema_beside_the_payload_says_what_values_mean(spark: SparkSession) -> None:
+    def field(name: str, kind: str, logical: str | None = None, **parameters: str) -> dict[str, Any]:
+        more = {"name": logical} if logical else {}
+        return {
+            "field": name,
+            "type": kind,
+            "optional": True,
+            **more,
+            **({"parameters": parameters} if parameters else {}),
+        }
+
+    fields = [
+        field("id", "int64"),
+        field("day", "int32", "io.debezium.time.Date"),
+        field("at", "int64", "io.debezium.time.MicroTimestamp"),
+        field("at_ms", "int64", "io.debezium.time.Timestamp"),
+        field("at_ns", "int64", "io.debezium.time.NanoTimestamp"),
+        field("seen", "string", "io.debezium.time.ZonedTimestamp"),
+        field("clock", "int64", "io.debezium.time.MicroTime"),
+        field(
+            "price", "bytes", "org.apache.kafka.connect.data.Decimal", scale="2", **{"connect.decimal.precision": "9"}
+        ),
+        field("any", "struct", "io.debezium.data.VariableScaleDecimal"),
+        field("raw", "bytes"),
+        field("key", "string", "io.debezium.data.Uuid"),
+        field("doc", "string", "io.debezium.data.Json"),
+        field("flag", "boolean"),
+        field("small", "int16"),
+    ]
+    micros = 1_772_344_800_123_456
+    after = {
+        **{"id": 1, "day": 20513, "at": micros, "at_ms": micros // 1000, "at_ns": micros * 1000 + 789},
+        **{"seen": "2026-03-01T06:00:00.5+02:00", "clock": 3_661_000_001, "price": _unscaled(-123456)},
+        **{"any": {"scale": 3, "value": _unscaled(-5)}, "raw": base64.b64encode(b"\x00\xff").decode()},
+        **{"key": "0b3d6a52-71c5-4c3b-9d1e-6f0f3ac4e1b2", "doc": '{"a": 1}', "flag": True, "small": 7},
+    }
+    value = {
+        "schema": {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]},
+        "payload": {"op": "c", "after": after, "source": {"ts_ms": 1_772_344_800_000, "lsn": 5}},
+    }
+    frame = decoded(spark, CDC(), [value])
+    met = met_columns(frame)
+    assert met == {
+        **{"id": c.BigInt(), "day": c.Date(), "at": c.Timestamp(), "at_ms": c.Timestamp(), "at_ns": c.Timestamp()},
+        **{"seen": c.TimestampTZ(), "clock": c.Text(), "price": c.Numeric(9, 2), "any": c.Text(), "raw": c.Bytes()},
+        **{"key": c.UUID(), "doc": c.JSON(), "flag": c.Boolean(), "small": c.SmallInt()},
+    }
+    columns = [ColumnSpec(name, kind, nullable=True) for name, kind in met.items() if name != "id"]
+    (row,) = applied(frame, *columns)
+    at = datetime(2026, 3, 1, 6, 0, 0, 123456)
+    assert (
+        row.asDict()
+        | {
+            **{"day": date(2026, 3, 1), "at": at, "at_ms": at.replace(microsecond=123000), "at_ns": at},
+            **{"seen": row["seen"], "clock": "01:01:01.000001", "price": Decimal("-1234.56"), "any": "-0.005"},
+            **{"raw": bytearray(b"\x00\xff"), "key": after["key"], "doc": '{"a": 1}', "flag": True, "small": 7},
+        }
+        == row.asDict()
+    )
+    assert row["seen"].astimezone(timezone.utc) == datetime(2026, 3, 1, 4, 0, 0, 500000, tzinfo=timezone.utc)
+
+
+def _unscaled(number: int) -> str:
+    size = (number.bit_length() + 8) // 8
+    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, 127, 128, -128, -129, 2**63, -(2**63) - 1, 10**37 + 5, -(10**38) + 1])
+def test_a_decimal_in_bytes_is_exact(spark: SparkSession, number: int) -> None:
+    from pyspark.sql import functions as F
+
+    from ematix_flow.spark.change_types import decimal_text
+
+    size = (number.bit_length() + 8) // 8
+    given = spark.createDataFrame([(number.to_bytes(size, "big", signed=True), 3)], "b binary, s int")
+    text = given.select(decimal_text(F.col("b"), F.col("s"))).collect()[0][0]
+    assert Decimal(text) == Decimal(Decimal(number).as_tuple()._replace(exponent=-3))
+
+
+def test_without_a_schema_columns_say_what_numbers_mean(spark: SparkSession) -> None:
+    after = {"id": 1, "day": 20513, "at": 1_772_344_800_123_456, "ms": 1_772_344_800_123, "text": "2026-03-01 06:00:00"}
+    frame = decoded(spark, CDC(), [{"op": "c", "after": {**after, "price": "12.50"}, "source": {}}])
+    (row,) = applied(
+        frame,
+        ColumnSpec("day", c.Date()),
+        ColumnSpec("at", c.Timestamp()),
+        ColumnSpec("ms", c.Timestamp()),
+        ColumnSpec("text", c.Timestamp()),
+        ColumnSpec("price", c.Numeric(9, 2)),
+    )
+    at = datetime(2026, 3, 1, 6, 0, 0, 123456)
+    assert (row["day"], row["at"], row["ms"]) == (date(2026, 3, 1), at, at.replace(microsecond=123000))
+    assert (row["text"], row["price"]) == (at.replace(microsecond=0), Decimal("12.50"))
+
+
+def test_a_large_value_that_a_change_did_not_touch_is_left_alone(spark: SparkSession) -> None:
+    after = {"id": 1, "name": "Ann", "story": "__debezium_unavailable_value"}
+    (change,) = changes(decoded(spark, CDC(), [{"op": "u", "after": after, "source": {"ts_ms": 5}}]))
+    assert change["after"] == {"id": "1", "name": "Ann"}
+
+
+def test_maxwell_events_are_changes_too(spark: SparkSession) -> None:
+    base = {"database": "shop", "table": "customers", "ts": 1_700_000_000, "position": "bin.000002:77"}
+    values = [
+        {**base, "type": "insert", "data": {"id": 1, "name": "Ann"}},
+        {**base, "type": "update", "data": {"id": 2, "name": "Ann"}, "old": {"id": 1}},
+        {**base, "type": "delete", "data": {"id": 2, "name": "Ann"}},
+        {**base, "type": "bootstrap-insert", "data": {"id": 3, "name": "Cid"}},
+        {**base, "type": "bootstrap-complete", "data": {}},
+        {**base, "type": "table-alter"},
+    ]
+    found = changes(decoded(spark, CDC(envelope="maxwell"), values))
+    assert [change["op"] for change in found] == ["create", "update", "delete", "read", "ignored", "skipped"]
+    assert found[0]["ts"] == 1_700_000_000_000
+    assert found[0]["position"] == f"bin:bin:{2:012d}:{77:020d}:{0:010d}"
+    assert found[1]["before"] == {"id": "1", "name": "Ann"}
+    assert found[2]["before"] == {"id": "2", "name": "Ann"}
+
+
+def test_an_envelope_of_ones_own_is_read_at_its_paths(spark: SparkSession) -> None:
+    cdc = CDC(
+        envelope="custom",
+        op_field="meta.kind",
+        after_field="body.new",
+        before_field="body.old",
+        key_field="body.new.no",
+        ts_field="meta.when",
+        op_map={"I": "create", "D": "delete"},
+    )
+    values = [
+        {"meta": {"kind": "I", "when": "1700000000000"}, "body": {"new": {"no": 7, "price": 1.10}}},
+        {"meta": {"kind": "D", "when": "soon"}, "body": {"old": {"no": 7}}},
+        {"meta": {"kind": "X"}, "body": {"new": {"no": 7}}},
+        {"meta": {"kind": 5}, "body": {}},
+    ]
+    frame = decoded(spark, cdc, values)
+    found = changes(frame)
+    assert [(change["op"], change["ts"]) for change in found][:2] == [("create", 1_700_000_000_000), ("delete", None)]
+    assert found[0]["after"] == {"no": "7", "price": "1.1"}
+    assert [change["op"] for change in found[2:]] == ["skipped", "skipped"]
+    rows = landed_changes(frame, FeedColumns((ID,), (), cdc), tolerance_ms=0).collect()
+    assert sorted(row["id"] or 0 for row in rows) == [0, 7, 7, 7]
+
+
+def test_flattened_rows_carry_their_own_delete_marker(spark: SparkSession) -> None:
+    values = [
+        {"id": 1, "name": "Ann", "__deleted": "false", "__source_ts_ms": 1_700_000_000_000, "__lsn": 5},
+        {"id": 1, "name": "Ann", "__deleted": "true", "__source_ts_ms": 1_700_000_000_001, "__lsn": 6},
+    ]
+    frame = decoded(spark, CDC(), values)
+    found = changes(frame)
+    assert [(change["op"], change["ts"], change["position"]) for change in found] == [
+        ("update", 1_700_000_000_000, f"lsn:{5:020d}"),
+        ("delete", 1_700_000_000_001, f"lsn:{6:020d}"),
+    ]
+    assert set(met_columns(frame)) == {"id", "name"}
+    (row,) = applied(frame, ColumnSpec("name", c.Text()))
+    assert (row["id"], row[OP], row[TURN]) == (1, 2, 1)
+
+
+def test_a_tombstone_that_comes_alone_deletes_and_an_echo_does_not_count(spark: SparkSession) -> None:
+    gone = {"op": "d", "before": {"id": 1}, "source": {"ts_ms": 5}}
+    keys = [b'{"id":1}', b'{"schema":{},"payload":{"id":1}}', b'{"id":2}', b"3", None]
+    frame = decoded(spark, CDC(), [gone, None, None, None, None], keys=keys)
+    rows = landed_changes(frame, FeedColumns((ID,), (), CDC()), tolerance_ms=0).collect()
+    counted = sorted((row["id"], row[OP], row[COUNTS_AS]) for row in rows)
+    assert counted == [(1, 0, 0), (1, 2, 3), (2, 2, 3), (3, 2, 3)]
+
+
+def test_what_is_no_event_is_skipped_or_refused_with_the_reason(spark: SparkSession) -> None:
+    values = [b"{", b"[1]", {"op": "x", "after": {"id": 1}}, {"after": {"id": 1}}, {"op": "c"}, {}]
+    lenient = [row[BAD] for row in decoded(spark, CDC(), values).collect()]
+    assert lenient == ["not a JSON object", "not a JSON object", None, None, None, None]
+    strict = [row[BAD] for row in decoded(spark, CDC(), values, refuses=True).collect()]
+    assert strict[2:] == ["its 'op' is none that is known", "it has no 'op'", "it has no 'after'", None]
+
+
+def test_a_value_that_does_not_fit_is_named_without_the_value(spark: SparkSession) -> None:
+    values = [
+        {"op": "c", "after": {"id": 1, "n": "many"}, "source": {}},
+        {"op": "c", "after": {"n": 1}, "source": {}},
+        {"op": "c", "after": {"id": 3, "n": 1}, "source": {}},
+    ]
+    frame = decoded(spark, CDC(), values)
+    reasons = [
+        row[0]
+        for row in frame.select(misfit_of(frame, FeedColumns((ID,), (ColumnSpec("n", c.Integer()),), CDC()))).collect()
+    ]
+    assert reasons == ["column 'n' does not fit Integer", "it has no value for the key 'id'", None]
+
+
+def test_events_that_are_far_too_late_are_counted_as_such(spark: SparkSession) -> None:
+    def at(ts: int) -> dict[str, Any]:
+        return {"op": "u", "after": {"id": 1, "n": ts}, "source": {"ts_ms": ts + 10**12}}
+
+    frame = decoded(spark, CDC(), [at(9_000), at(8_000), at(1_000)])
+    rows = landed_changes(frame, FeedColumns((ID,), (), CDC()), tolerance_ms=5_000).collect()
+    assert sorted(row[COUNTS_AS] for row in rows) == [2, STALE, LATE]
+
+
+def test_a_history_gets_every_version_with_all_its_columns(spark: SparkSession) -> None:
+    def change(op: str, ts: int, **after: Any) -> dict[str, Any]:
+        image = {"id": 1, **after}
+        return {"op": op, ("before" if op == "d" else "after"): image, "source": {"ts_ms": ts * 10**12, "lsn": ts}}
+
+    values = [change("c", 1, a=1, b=1), change("u", 2, a=2), change("d", 3), change("c", 4, a=4), change("u", 4, b=5)]
+    frame = decoded(spark, CDC(), values)
+    columns = (ColumnSpec("a", c.BigInt()), ColumnSpec("b", c.BigInt()))
+    now = datetime(2026, 3, 1, tzinfo=timezone.utc)
+    rows = landed_history(frame, FeedColumns((ID,), columns, CDC()), now=now).collect()
+    versions = sorted((row["__flow_ts"], row[OP], row["a"], row["b"]) for row in rows if row["__flow_event_at"])
+    unit = 10**12
+    assert versions == [(unit, 1, 1, 1), (2 * unit, 1, 2, 1), (3 * unit, 2, None, None), (4 * unit, 1, 4, 5)]

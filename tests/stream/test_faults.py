@@ -1,0 +1,161 @@
+"""`kill -9` of a running stream at every point that matters, and what else can go wrong with what it remembers.
+
+Every test counts every row: nothing is lost, and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from ematix_flow import run_streaming_pipeline
+from ematix_flow.errors import StateIncompatible
+from tests.stream.conftest import Topic
+from tests.stream.program import keywords, run_and_die
+
+PROVE = bool(os.environ.get("EMATIX_PROVE"))
+POINTS = ("batch-began", "staged", "mid-settle", "batch-applied")
+
+
+class Killable:
+    """A stream into PostgreSQL and, if asked, into SQLite, that can be run here or in a process that is killed."""
+
+    def __init__(self, topic: Topic, url: str, folder: Path, *, two_targets: bool = False) -> None:
+        self.topic, self.url, self.folder = topic, url, folder
+        self.options: dict[str, Any] = {
+            "name": f"killed_{topic.name}",
+            "connections": {
+                "broker": {
+                    "kind": "kafka",
+                    "bootstrap_servers": topic.server.address,
+                    "group_id": f"group-{topic.name}",
+                },
+                "pg": {"kind": "postgres", "url": url},
+                "lite": {"kind": "sqlite", "path": str(folder / "events.db")},
+            },
+            "source": "broker",
+            "source_query": topic.name,
+            "targets": [{"connection": "pg", "table": ["public", "events"]}],
+            "once": True,
+            "max_batch_rows": 30,
+        }
+        if two_targets:
+            self.options["targets"].append({"connection": "lite", "table": ["main", "events"]})
+
+    def run(self, **more: Any) -> dict[str, Any]:
+        """Run it here, to its end."""
+        return run_streaming_pipeline(**keywords({**self.options, **more}))
+
+    def run_and_die(self, point: str) -> None:
+        """Run it elsewhere, and let it die at a point."""
+        run_and_die(self.options, point)
+
+    def ids(self) -> list[int]:
+        """What PostgreSQL has."""
+        with psycopg.connect(self.url) as db:
+            return [row[0] for row in db.execute("SELECT id FROM public.events ORDER BY id").fetchall()]
+
+    def lite_ids(self) -> list[int]:
+        """What SQLite has."""
+        import sqlite3
+
+        with sqlite3.connect(self.folder / "events.db") as db:
+            return [row[0] for row in db.execute("SELECT id FROM events ORDER BY id").fetchall()]
+
+
+@pytest.fixture
+def stream(topic: Topic, pg_url: str, tmp_path: Path) -> Killable:
+    return Killable(topic, pg_url, tmp_path)
+
+
+@pytest.mark.parametrize("point", POINTS if PROVE else ("staged", "batch-applied"))
+def test_a_killed_stream_goes_on_as_if_nothing_had_happened(stream: Killable, point: str) -> None:
+    stream.topic.send({"id": n} for n in range(20))
+    stream.run()
+    stream.topic.send({"id": n} for n in range(20, 100))
+    stream.run_and_die(point)
+    stream.topic.send({"id": n} for n in range(100, 110))
+    stream.run()
+    assert stream.ids() == list(range(110))
+    assert stream.topic.committed() == 110
+
+
+def test_a_stream_killed_between_two_targets_gives_each_every_row_once(
+    topic: Topic, pg_url: str, tmp_path: Path
+) -> None:
+    stream = Killable(topic, pg_url, tmp_path, two_targets=True)
+    topic.send({"id": n} for n in range(60))
+    stream.run_and_die("between-targets")
+    assert len(stream.ids()) > 0
+    stream.run()
+    assert stream.ids() == list(range(60))
+    assert stream.lite_ids() == list(range(60))
+
+
+def newest(checkpoints: Path, log: str) -> Path:
+    (folder,) = checkpoints.glob(f"*/gen-*/{log}")
+    return max((file for file in folder.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
+
+
+@pytest.mark.parametrize("damage", ["deleted", "truncated"])
+def test_a_lost_commit_file_makes_no_row_come_twice(stream: Killable, checkpoints: Path, damage: str) -> None:
+    stream.topic.send({"id": n} for n in range(50))
+    stream.run()
+    commit = newest(checkpoints, "commits")
+    commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
+    commit.unlink()
+    if damage == "truncated":
+        commit.write_text("v")
+    stream.topic.send({"id": n} for n in range(50, 55))
+    stream.run()
+    assert stream.ids() == list(range(55))
+
+
+def test_a_half_written_plan_of_a_batch_is_planned_anew(stream: Killable, checkpoints: Path) -> None:
+    stream.topic.send({"id": n} for n in range(20))
+    stream.run()
+    last = newest(checkpoints, "offsets")
+    (last.parent / str(int(last.name) + 1)).write_text("v1\n{")
+    stream.topic.send({"id": n} for n in range(20, 25))
+    stream.run()
+    assert stream.ids() == list(range(25))
+
+
+def test_a_checkpoint_put_back_from_an_old_copy_is_refused_and_nothing_is_written(
+    stream: Killable, checkpoints: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    stream.topic.send({"id": n} for n in range(20))
+    stream.run()
+    shutil.copytree(checkpoints, tmp_path / "copy")
+    stream.topic.send({"id": n} for n in range(20, 30))
+    stream.run()
+    shutil.rmtree(checkpoints)
+    shutil.move(tmp_path / "copy", checkpoints)
+    stream.topic.send([{"id": 30}])
+    with pytest.raises(StateIncompatible, match="flow state reset"):
+        stream.run()
+    assert stream.ids() == list(range(30))
+
+
+def test_a_target_that_is_away_is_waited_for_while_the_other_goes_on(topic: Topic, pg_url: str, tmp_path: Path) -> None:
+    stream = Killable(topic, pg_url, tmp_path, two_targets=True)
+    topic.send({"id": n} for n in range(20))
+    stream.run()
+    with psycopg.connect(pg_url) as db:
+        db.execute("ALTER TABLE public.events RENAME COLUMN id TO other")
+    topic.send({"id": n} for n in range(20, 60))
+    stream.run(continue_on_target_failure=True)
+    assert stream.lite_ids() == list(range(60))
+    with psycopg.connect(pg_url) as db:
+        assert db.execute("SELECT count(*) FROM public.events").fetchone() == (20,)
+        db.execute("ALTER TABLE public.events RENAME COLUMN other TO id")
+    topic.send([{"id": 60}])
+    stream.run(continue_on_target_failure=True)
+    assert stream.ids() == list(range(61))
+    assert stream.lite_ids() == list(range(61))

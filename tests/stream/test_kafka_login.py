@@ -1,0 +1,54 @@
+"""Kafka clusters that ask who is there: Spark reads them with the same login as everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from ematix_flow import PostgresConnection, run_streaming_pipeline
+from ematix_flow.errors import ConnectionFailed
+from tests.services.kafka import PASSWORD, SCRAM_PASSWORD, SCRAM_USER, USER
+from tests.stream.conftest import Topic
+
+
+def login(topic: Topic, way: str) -> dict[str, Any]:
+    server, passed = topic.server, {"security_protocol": "SASL_PLAINTEXT"}
+    if way == "plain":
+        fields = {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+        return {"bootstrap_servers": server.sasl_address, **passed, **fields}
+    if way == "scram":
+        fields = {"sasl_scram_username": SCRAM_USER, "sasl_scram_password": SCRAM_PASSWORD}
+        return {"bootstrap_servers": server.sasl_address, "sasl_scram_mechanism": "sha-512", **passed, **fields}
+    folder = server.certificates
+    files = {"tls_ca_path": f"{folder}/ca.pem", "tls_cert_path": f"{folder}/client.pem"}
+    return {"bootstrap_servers": server.tls_address, "tls_key_path": f"{folder}/client.key", **files}
+
+
+def consume(topic: Topic, url: str, **fields: Any) -> None:
+    run_streaming_pipeline(
+        name=f"login_{topic.name}",
+        source=topic.connection(**fields),
+        source_query=topic.name,
+        target=PostgresConnection(name="pg", url=url),
+        target_table=("public", "events"),
+        once=True,
+    )
+
+
+@pytest.mark.parametrize("way", ["plain", "scram", "certificate"])
+def test_a_topic_is_read_with_a_login(topic: Topic, pg_url: str, way: str) -> None:
+    topic.send({"id": n} for n in range(3))
+    consume(topic, pg_url, **login(topic, way))
+    with psycopg.connect(pg_url) as db:
+        assert db.execute("SELECT count(*) FROM public.events").fetchone() == (3,)
+    assert topic.committed() == 3
+
+
+def test_a_wrong_password_is_one_error_that_does_not_hold_it(topic: Topic, pg_url: str) -> None:
+    wrong = "tulip-zephyr-90210"
+    fields = {**login(topic, "plain"), "sasl_plain_password": wrong}
+    with pytest.raises(ConnectionFailed, match="password is wrong") as refused:
+        consume(topic, pg_url, **fields)
+    assert wrong not in str(refused.value)

@@ -1,0 +1,55 @@
+"""Kafka to Kafka: readers of committed messages see every message once, also after a kill in the middle of a part."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ematix_flow import KafkaToKafkaEosPipeline, PostgresConnection
+from ematix_flow.errors import InvalidDeclaration
+from tests.services.kafka import KafkaServer
+from tests.stream.conftest import Topic
+from tests.stream.program import run_and_die
+
+POINTS = ("part-sent", "part-committed", "mid-settle", "batch-applied")
+
+
+@pytest.mark.parametrize("point", POINTS if os.environ.get("EMATIX_PROVE") else ("part-committed",))
+def test_a_killed_pipeline_sends_no_message_twice(kafka_server: KafkaServer, topic: Topic, point: str) -> None:
+    out = Topic(kafka_server)
+    topic.send({"id": n} for n in range(50))
+    connection = {"kind": "kafka", "bootstrap_servers": kafka_server.address, "group_id": f"group-{topic.name}"}
+    given = {
+        "name": f"eos_{topic.name}",
+        "connections": {"broker": connection},
+        "source": "broker",
+        "source_query": topic.name,
+        "targets": [{"connection": "broker", "topic": out.name}],
+        "delivery": "exactly_once",
+        "once": True,
+        "max_batch_rows": 20,
+    }
+    run_and_die(given, point, code=1 if point.startswith("part") else -9)  # a part dies in a worker of Spark's
+    topic.send({"id": n} for n in range(50, 55))
+    pipeline = KafkaToKafkaEosPipeline(
+        topic.connection(),
+        topic.connection(),
+        source_topic=topic.name,
+        target_topic=out.name,
+        name=f"eos_{topic.name}",
+        max_batch_rows=20,
+    )
+    pipeline.run(once=True)
+    found = [json.loads(message.value or b"") for message in kafka_server.messages(out.name)]
+    assert sorted(row["id"] for row in found) == list(range(55))
+
+
+def test_an_end_that_is_no_kafka_or_no_transactions_are_refused(topic: Topic, tmp_path: Path) -> None:
+    ends = {"source_topic": "a", "target_topic": "b"}
+    with pytest.raises(InvalidDeclaration, match="postgres connection"):
+        KafkaToKafkaEosPipeline(topic.connection(), PostgresConnection(name="pg", url="postgresql://u@h/d"), **ends)
+    with pytest.raises(InvalidDeclaration, match="transactional target"):
+        KafkaToKafkaEosPipeline(topic.connection(), topic.connection(), delivery="at_least_once", **ends)

@@ -1,0 +1,132 @@
+"""RabbitMQ, Pub/Sub and Kinesis as sources and as targets: nothing is lost, and what came twice is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from ematix_flow import run_streaming_pipeline
+from tests.services.moto import S3Server
+from tests.services.pubsub import PROJECT, PubSubServer
+from tests.services.rabbitmq import RabbitMQServer
+from tests.stream.conftest import Topic
+from tests.stream.program import keywords, run_and_die
+
+
+@dataclass
+class Queue:
+    """A queue of some broker: how a stream names it, how to fill it, and what is in it."""
+
+    fields: dict[str, Any]
+    query: str
+    send: Callable[[Sequence[bytes]], None]
+    bodies: Callable[[], list[bytes]]
+    target: dict[str, Any]
+
+
+def rabbitmq(request: pytest.FixtureRequest) -> Queue:
+    server: RabbitMQServer = request.getfixturevalue("rabbitmq_server")
+    name = server.create_queue()
+
+    def send(bodies: Sequence[bytes]) -> None:
+        for body in bodies:
+            server.send(name, body, message_id=uuid4().hex)
+
+    return Queue({"kind": "rabbitmq", "amqp_url": server.url}, name, send, lambda: server.bodies(name), {"queue": name})
+
+
+def pubsub(request: pytest.FixtureRequest) -> Queue:
+    server: PubSubServer = request.getfixturevalue("pubsub_server")
+    topic = server.create_topic()
+    subscription = server.create_subscription(topic)
+    return Queue(
+        {"kind": "pubsub", "project_id": PROJECT, "endpoint": server.address, "anonymous_auth": True},
+        subscription,
+        lambda bodies: server.send(topic, *bodies),
+        lambda: server.bodies(subscription),
+        {"topic": topic},
+    )
+
+
+def kinesis(request: pytest.FixtureRequest) -> Queue:
+    server: S3Server = request.getfixturevalue("moto_server")
+    stream = server.new_stream()
+
+    def send(bodies: Sequence[bytes]) -> None:
+        records = [{"Data": body, "PartitionKey": f"k{n}"} for n, body in enumerate(bodies)]
+        server.kinesis().put_records(StreamName=stream, Records=records)
+
+    def bodies() -> list[bytes]:
+        client, found = server.kinesis(), []
+        for shard in client.list_shards(StreamName=stream)["Shards"]:
+            asked = {"StreamName": stream, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+            iterator = client.get_shard_iterator(**asked)["ShardIterator"]
+            found += [record["Data"] for record in client.get_records(ShardIterator=iterator)["Records"]]
+        return found
+
+    key, secret = server.loader
+    fields = {"kind": "kinesis", "stream_name": stream, "region": "us-east-1", "endpoint": server.endpoint}
+    login = {"access_key_id": key, "secret_access_key": secret}
+    return Queue({**fields, **login}, stream, send, bodies, {"partition_key_prefix": "row"})
+
+
+MAKERS = {"rabbitmq": rabbitmq, "pubsub": pubsub, "kinesis": kinesis}
+
+
+@pytest.fixture(params=list(MAKERS))
+def queue(request: pytest.FixtureRequest) -> Queue:
+    return MAKERS[request.param](request)
+
+
+def options(queue: Queue, url: str) -> dict[str, Any]:
+    return {
+        "name": f"from_queue_{uuid4().hex[:6]}",
+        "connections": {"queue": queue.fields, "pg": {"kind": "postgres", "url": url}},
+        "source": "queue",
+        "source_query": queue.query,
+        "targets": [{"connection": "pg", "table": ["public", "events"]}],
+        "once": True,
+    }
+
+
+def messages(numbers: range) -> list[bytes]:
+    return [json.dumps({"id": n}).encode() for n in numbers]
+
+
+def ids(url: str) -> list[int]:
+    with psycopg.connect(url) as db:
+        return [row[0] for row in db.execute("SELECT id FROM public.events ORDER BY id").fetchall()]
+
+
+def test_a_stream_killed_before_it_could_acknowledge_takes_no_message_twice(queue: Queue, pg_url: str) -> None:
+    given = options(queue, pg_url)
+    queue.send(messages(range(30)))
+    run_and_die(given, "batch-applied")
+    assert ids(pg_url) == list(range(30))
+    queue.send(messages(range(30, 40)))
+    result = run_streaming_pipeline(**keywords(given))
+    assert ids(pg_url) == list(range(40))
+    assert result["total_rows"] == 10
+    if queue.fields["kind"] != "kinesis":  # whose records stay for as long as they are kept for everybody
+        assert queue.bodies() == []
+
+
+def test_rows_of_a_stream_arrive_as_messages(queue: Queue, topic: Topic) -> None:
+    topic.send({"id": n} for n in range(25))
+    broker = {"kind": "kafka", "bootstrap_servers": topic.server.address, "group_id": f"group-{topic.name}"}
+    given = {
+        "name": f"to_queue_{uuid4().hex[:6]}",
+        "connections": {"broker": broker, "queue": queue.fields},
+        "source": "broker",
+        "source_query": topic.name,
+        "targets": [{"connection": "queue", **queue.target}],
+        "once": True,
+    }
+    assert run_streaming_pipeline(**keywords(given))["total_rows"] == 25
+    assert sorted(json.loads(body)["id"] for body in queue.bodies()) == list(range(25))

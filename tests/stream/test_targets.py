@@ -1,0 +1,154 @@
+"""Kafka into every kind of target: what arrives, once, and what a second start adds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ematix_flow import (
+    DeltaLocalConnection,
+    DuckDBConnection,
+    IcebergConnection,
+    KafkaConnection,
+    MySQLConnection,
+    ObjectStoreLocalConnection,
+    PostgresConnection,
+    SQLiteConnection,
+    Target,
+    run_streaming_pipeline,
+)
+from tests.services.kafka import KafkaServer
+from tests.stream.conftest import Topic
+
+Rows = list[tuple[int, str]]
+
+
+@dataclass
+class End:
+    """A target, and how to see what is in it."""
+
+    target: Target
+    rows: Callable[[], Rows]
+
+
+def database(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> End:
+    sql = "SELECT id, name FROM events ORDER BY id"
+    if kind == "postgres":
+        import psycopg
+
+        url = request.getfixturevalue("pg_url")
+
+        def rows() -> Rows:
+            with psycopg.connect(url) as db:
+                return [tuple(row) for row in db.execute(sql).fetchall()]
+
+        return End(Target(connection=PostgresConnection(name="pg", url=url), table=("public", "events")), rows)
+    if kind == "mysql":
+        from ematix_flow.backends.mysql import MysqlBackend
+
+        connection = MySQLConnection(name="my", url=request.getfixturevalue("mysql_url"))
+
+        def my_rows() -> Rows:
+            with MysqlBackend(connection).session() as db:
+                return [tuple(row) for row in db.execute(sql).fetchall()]
+
+        return End(Target(connection=connection, table=(connection.url.rpartition("/")[2], "events")), my_rows)
+    if kind == "sqlite":
+        import sqlite3
+
+        path = str(tmp_path / "events.db")
+        lite = SQLiteConnection(name="lite", path=path)
+        return End(
+            Target(connection=lite, table=("main", "events")), lambda: sqlite3.connect(path).execute(sql).fetchall()
+        )
+    import duckdb
+
+    path = str(tmp_path / "events.duckdb")
+
+    def duck_rows() -> Rows:
+        with duckdb.connect(path) as db:
+            return db.execute(sql).fetchall()
+
+    return End(Target(connection=DuckDBConnection(name="duck", path=path), table=("main", "events")), duck_rows)
+
+
+def folder(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> End:
+    root = str(tmp_path / "lake")
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        delta = DeltaLocalConnection(name="lake", path=root)
+
+        def delta_rows() -> Rows:
+            found = DeltaTable(f"{root}/shop/events").to_pyarrow_table().to_pylist()
+            return sorted((row["id"], row["name"]) for row in found)
+
+        return End(Target(connection=delta, table=("shop", "events")), delta_rows)
+    if kind == "iceberg":
+        iceberg = IcebergConnection(name="ice", warehouse=root)
+
+        def ice_rows() -> Rows:
+            from ematix_flow.df import to_pyspark
+
+            found = to_pyspark(iceberg, "SELECT id, name FROM shop.events ORDER BY id").collect()
+            return [tuple(row) for row in found]
+
+        return End(Target(connection=iceberg, table=("shop", "events")), ice_rows)
+    files = ObjectStoreLocalConnection(name="files", path=root, format="parquet")
+
+    def file_rows() -> Rows:
+        import pyarrow.parquet as pq
+
+        found = [row for file in Path(root, "events").glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+        return sorted((row["id"], row["name"]) for row in found)
+
+    return End(Target(connection=files, prefix="events"), file_rows)
+
+
+def topic_end(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> End:
+    server: KafkaServer = request.getfixturevalue("kafka_server")
+    out = Topic(server)
+
+    def messages() -> Rows:
+        found = [json.loads(message.value or b"") for message in server.messages(out.name)]
+        return sorted((row["id"], row["name"]) for row in found)
+
+    connection = KafkaConnection(name="out", bootstrap_servers=server.address)
+    return End(Target(connection=connection, topic=out.name), messages)
+
+
+MAKERS = {
+    **dict.fromkeys(("postgres", "mysql", "sqlite", "duckdb"), database),
+    **dict.fromkeys(("delta", "iceberg", "files"), folder),
+    "kafka": topic_end,
+}
+
+
+@pytest.fixture(params=list(MAKERS))
+def end(request: pytest.FixtureRequest, tmp_path: Path) -> End:
+    return MAKERS[request.param](request.param, request, tmp_path)
+
+
+def test_every_message_is_there_once_after_two_starts(topic: Topic, end: End) -> None:
+    options: dict[str, Any] = {
+        "name": f"to_{topic.name}",
+        "source": topic.connection(),
+        "source_query": topic.name,
+        "targets": [end.target],
+        "once": True,
+        "delivery": "exactly_once",
+        "max_batch_rows": 40,
+    }
+    topic.send({"id": n, "name": f"n{n}"} for n in range(100))
+    first = run_streaming_pipeline(**options)
+    assert first["total_rows"] == 100
+    assert first["iterations"] >= 3
+    topic.send({"id": n, "name": f"n{n}"} for n in range(100, 120))
+    assert run_streaming_pipeline(**options)["total_rows"] == 20
+    assert end.rows() == [(n, f"n{n}") for n in range(120)]
+    assert topic.committed() == 120

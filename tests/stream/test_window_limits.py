@@ -1,0 +1,118 @@
+"""What windows do at their limits: too many groups or values, times of every form, a memory that is gone."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ematix_flow.contracts.streams import StreamBatch
+from ematix_flow.declare.stream import Aggregation, Window
+from ematix_flow.errors import IncompatibleSchema, StateIncompatible, StateTooLarge, UnknownColumn
+from ematix_flow.spark.batch import explained
+from ematix_flow.spark.session_windows import SessionSteps
+from ematix_flow.spark.windows import WindowSteps
+from tests.stream.test_window_model import memory_in, spark as spark
+
+COUNT = [Aggregation("count", "n")]
+BASE = {"event_time_column": "at", "group_by": ("k",), "max_groups_per_window": 2}
+TUMBLING = {"kind": "tumbling", "duration_ms": 10_000, **BASE}
+SESSION = {"kind": "session", "gap_ms": 2_000, "max_session_duration_ms": 60_000, **BASE}
+
+
+def batch(number: int, planned_ms: int = 0) -> StreamBatch:
+    return StreamBatch("g", number, str(number), {}, planned_ms)
+
+
+def frame(spark: SparkSession, *rows: tuple[Any, ...], kinds: str = "at bigint, k string") -> dict[str, Any]:
+    return {"a": spark.createDataFrame(list(rows), kinds)}
+
+
+@pytest.mark.parametrize(("shape", "steps"), [(TUMBLING, WindowSteps), (SESSION, SessionSteps)])
+def test_groups_beyond_the_cap_stop_the_stream_or_are_left_out(
+    spark: SparkSession, tmp_path: Path, shape: dict[str, Any], steps: Any
+) -> None:
+    first, more = frame(spark, (1, "y"), (1, "z")), frame(spark, (1, "a"), (1, "z"))
+    end = frame(spark, (100, "y"))
+
+    strict = steps(Window(aggregations=COUNT, **shape), None, memory_in(tmp_path / "strict"))
+    strict.step(first, batch(0))
+    with pytest.raises(StateTooLarge, match="max_groups_per_window is 2"):
+        strict.step(more, batch(1))
+
+    lenient = steps(
+        Window(aggregations=COUNT, on_state_cap="drop_new_groups", **shape), None, memory_in(tmp_path / "lenient")
+    )
+    for number, rows in enumerate((first, more, end)):
+        stepped = lenient.step(rows, batch(number))
+    assert {(row["k"], row["n"]) for row in stepped.rows.collect()} == {("y", 1), ("z", 2)}
+
+
+def test_too_many_different_values_stop_the_stream_and_name_the_option(spark: SparkSession, tmp_path: Path) -> None:
+    distinct = Aggregation("count_distinct", "ks", "k", mode="exact", max_distinct_values_per_group=2)
+    window = Window("tumbling", [distinct], duration_ms=10_000, event_time_column="at")
+    steps = WindowSteps(window, None, memory_in(tmp_path))
+    stepped = steps.step(frame(spark, (1, "a"), (2, "b"), (3, "c"), (100, "a")), batch(0))
+    with pytest.raises(StateTooLarge, match="max_distinct_values_per_group"), explained():
+        stepped.rows.collect()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("bigint", 1_772_359_200),
+        ("bigint", 1_772_359_200_000),
+        ("bigint", 1_772_359_200_000_000),
+        ("bigint", 1_772_359_200_000_000_000),
+        ("double", 1_772_359_200.25),
+        ("string", "2026-03-01T10:00:00Z"),
+        ("string", "2026-03-01T11:00:00+01:00"),
+        ("timestamp", datetime(2026, 3, 1, 10, tzinfo=timezone.utc)),
+    ],
+)
+def test_event_times_come_in_many_forms(spark: SparkSession, tmp_path: Path, kind: str, value: Any) -> None:
+    window = Window("tumbling", COUNT, duration_ms=60_000, event_time_column="at", late_data="drop")
+    steps = WindowSteps(window, None, memory_in(tmp_path))
+    steps.step(frame(spark, (value, "x"), kinds=f"at {kind}, k string"), batch(0))
+    later = (
+        frame(spark, (1_772_370_000, "x"))
+        if kind == "bigint"
+        else frame(spark, ("2026-03-02", "x"), kinds="at string, k string")
+    )
+    (row,) = steps.step(later, batch(1)).rows.collect()
+    assert row["window_start"].astimezone(timezone.utc) == datetime(2026, 3, 1, 10, tzinfo=timezone.utc)
+
+
+def test_what_is_no_moment_is_counted_and_a_column_that_can_hold_none_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    window = Window("tumbling", COUNT, duration_ms=60_000, event_time_column="at")
+    steps = WindowSteps(window, None, memory_in(tmp_path))
+    given = frame(spark, ("2026-03-01", "x"), ("soon", "y"), (None, "z"), kinds="at string, k string")
+    assert steps.step(given, batch(0)).unreadable == 1
+    assert [row["k"] for row in steps.left_out(given, batch(0)).collect()] == ["y"]
+    with pytest.raises(IncompatibleSchema, match="holds no moments"):
+        steps.step(frame(spark, (True, "x"), kinds="at boolean, k string"), batch(1))
+    with pytest.raises(UnknownColumn, match="in column 'at'"):
+        steps.step(frame(spark, (1, "x"), kinds="att bigint, k string"), batch(1))
+
+
+def test_the_time_of_a_batch_can_be_the_event_time(spark: SparkSession, tmp_path: Path) -> None:
+    window = Window("tumbling", COUNT, duration_ms=60_000, time_mode="processing")
+    steps = WindowSteps(window, None, memory_in(tmp_path))
+    assert steps.step(frame(spark, (1, "x"), (2, "y")), batch(0, planned_ms=30_000)).rows is None
+    (row,) = steps.step(frame(spark, (3, "x")), batch(1, planned_ms=61_000)).rows.collect()
+    assert row["n"] == 2
+
+
+def test_a_memory_that_is_gone_stops_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    window = Window("tumbling", COUNT, duration_ms=60_000, event_time_column="at")
+    steps = WindowSteps(window, None, memory_in(tmp_path))
+    steps.step(frame(spark, (1, "x")), batch(0))
+    shutil.rmtree(next(tmp_path.rglob("memory")))
+    with pytest.raises(StateIncompatible, match="before batch 1 is gone"):
+        steps.step(frame(spark, (2, "x")), batch(1))

@@ -1,0 +1,197 @@
+"""Windows and sessions through Spark are what plain Python makes of the same rows, however batches are cut."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from pyspark.sql import SparkSession
+
+from ematix_flow.contracts.streams import StreamBatch
+from ematix_flow.declare.stream import Aggregation, Watermark, Window
+from ematix_flow.spark import stream_joins, windows
+from ematix_flow.spark.checkpoints import CheckpointFolder
+from ematix_flow.spark.session_windows import SessionSteps
+from ematix_flow.spark.stream_memory import StreamMemory
+from ematix_flow.spark.windows import WindowSteps
+from ematix_flow.testing.spark import local_spark
+from tests.stream.window_model import Row, Sessions, Windows
+
+EXAMPLES = 60 if os.environ.get("EMATIX_PROVE") else 3
+AGGREGATIONS = [
+    Aggregation("count", "n"),
+    Aggregation("count_col", "n_v", "v"),
+    Aggregation("sum", "total", "v"),
+    Aggregation("min", "least", "v"),
+    Aggregation("max", "most", "word"),
+    Aggregation("avg", "mean", "v"),
+    Aggregation("first", "opened", "word"),
+    Aggregation("last", "closed", "word"),
+    Aggregation("count_distinct", "words", "word", mode="exact"),
+    Aggregation("count_distinct", "about", "word"),
+]
+SECOND = 1_000_000
+
+rows = st.fixed_dictionaries(
+    {
+        "source": st.sampled_from(["a", "b"]),
+        "us": st.one_of(st.none(), st.integers(-5, 60).map(lambda second: second * SECOND)),
+        "k": st.one_of(st.none(), st.sampled_from(["x", "y"])),
+        "v": st.one_of(st.none(), st.integers(-3, 3)),
+        "word": st.one_of(st.none(), st.sampled_from(["p", "q", "r"])),
+    }
+)
+batches = st.lists(st.tuples(st.lists(rows, max_size=8), st.sampled_from([1_000, 40_000])), min_size=1, max_size=5)
+late = st.sampled_from([("drop", None), ("reopen", 10_000)])
+watermarks = st.builds(Watermark, lateness_ms=st.sampled_from([None, 5_000]), source_idleness_ms=st.just(30_000))
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return local_spark()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_parts() -> Iterator[None]:
+    """Parts are put together as soon as there are three, so that short streams come to it, too."""
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (windows, stream_joins):
+            patched.setattr(module, "MOST_PARTS", 2)
+        yield
+
+
+def memory_in(folder: Path) -> StreamMemory:
+    place = CheckpointFolder("random", str(folder))
+    return StreamMemory(place, place.begin("any"))
+
+
+def played(steps: Any, spark: SparkSession, cut: list[tuple[list[Row], int]], *, again: int) -> list[Counter[Any]]:
+    """What comes out batch by batch; the batch `again` is done twice, as after a crash."""
+    now, found = 0, []
+    kinds = "us timestamp, k string, v int, word string, _offset bigint"
+    for number, (given_rows, later) in enumerate(cut):
+        now += later
+        batch = StreamBatch("g", number, str(number), {}, now)
+        frames = {}
+        for source in ("a", "b"):
+            listed = [
+                (_moment(row["us"]), row["k"], row["v"], row["word"], at)
+                for at, row in enumerate(given_rows)
+                if row["source"] == source
+            ]
+            frames[source] = spark.createDataFrame(listed, kinds)
+        for _ in range(2 if number == again else 1):
+            stepped = steps.step(frames, batch)
+        out = stepped.rows.collect() if stepped.rows is not None else []
+        found.append(Counter(_plain(row) for row in out))
+        late_rows = steps.left_out(frames, batch).count()
+        assert late_rows == stepped.late
+    return found
+
+
+def _moment(us: int | None) -> Any:
+    from datetime import datetime, timedelta, timezone
+
+    return None if us is None else datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=us)
+
+
+def _plain(row: Any) -> tuple[Any, ...]:
+    values = {name: value for name, value in row.asDict().items() if name != "session_id"}
+    times = [values.pop("window_start"), values.pop("window_end")]
+    return (*[round(moment.timestamp() * 1e6) for moment in times], *values.values())
+
+
+def expected(model: Any, cut: list[tuple[list[Row], int]]) -> tuple[list[Counter[Any]], int]:
+    now, found = 0, []
+    for number, (given_rows, later) in enumerate(cut):
+        now += later
+        placed = [{**row, "arrival": (number, at)} for at, row in enumerate(given_rows)]
+        found.append(Counter(model.batch(placed, now)))
+    return found, model.late
+
+
+# Making an example smaller takes Spark longer than finding it.
+QUIET = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.generate),
+)
+
+
+@QUIET
+@given(
+    cut=batches,
+    policy=late,
+    allowed=watermarks,
+    hop=st.sampled_from([10_000, 4_000, 3_000]),
+    keyed=st.booleans(),
+    again=st.integers(0, 4),
+)
+def test_windows_are_what_plain_python_makes_of_them(
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    cut: list[tuple[list[Row], int]],
+    policy: tuple[Any, int | None],
+    allowed: Watermark,
+    hop: int,
+    keyed: bool,
+    again: int,
+) -> None:
+    window = Window(
+        "tumbling" if hop == 10_000 else "hopping",
+        AGGREGATIONS,
+        duration_ms=10_000,
+        hop_ms=None if hop == 10_000 else hop,
+        event_time_column="us",
+        group_by=("k",) if keyed else (),
+        late_data=policy[0],
+        allowed_lateness_ms=policy[1],
+    )
+    window.check()
+    memory = memory_in(tmp_path_factory.mktemp("memory"))
+    assert (
+        played(WindowSteps(window, allowed, memory), spark, cut, again=again)
+        == expected(Windows(window, allowed), cut)[0]
+    )
+
+
+@QUIET
+@given(
+    cut=batches,
+    policy=late,
+    allowed=watermarks,
+    longest=st.sampled_from([6_000, 15_000, 90_000]),
+    again=st.integers(0, 4),
+)
+def test_sessions_are_what_plain_python_makes_of_them(
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    cut: list[tuple[list[Row], int]],
+    policy: tuple[Any, int | None],
+    allowed: Watermark,
+    longest: int,
+    again: int,
+) -> None:
+    window = Window(
+        "session",
+        AGGREGATIONS,
+        gap_ms=4_000,
+        max_session_duration_ms=longest,
+        event_time_column="us",
+        group_by=("k",),
+        late_data=policy[0],
+        allowed_lateness_ms=policy[1],
+    )
+    window.check()
+    memory = memory_in(tmp_path_factory.mktemp("memory"))
+    assert (
+        played(SessionSteps(window, allowed, memory), spark, cut, again=again)
+        == expected(Sessions(window, allowed), cut)[0]
+    )
