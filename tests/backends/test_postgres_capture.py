@@ -53,7 +53,7 @@ class Capturing:
     def __init__(self, url: str, folder: Path, query: str = "public.orders", **fields: Any) -> None:
         self.url, self.folder, self.query = url, folder, query
         self.connection = PostgresConnection(name="shop", url=url, **fields)
-        self.slot = self.connection.slot or slot_name("mirror", query)
+        self.slot = self.connection.slot or slot_name(url.rsplit("/", 1)[1], "mirror", query)
         self.giver: ChangesGiver
         self.spool: Spool
 

@@ -61,9 +61,9 @@ class CapturesChanges(CapturesTables):
             AlreadyRunning: somebody receives from the slot.
         """
         assert isinstance(self.connection, PostgresConnection)
-        slot = self.connection.slot or slot_name(stream, query)
         removed = []
         with self.session() as db:
+            slot = self.connection.slot or slot_name(db.info.dbname, stream, query)
             known = slot_facts(db, slot)
             if known is not None and known.is_active:
                 raise AlreadyRunning(f"Somebody receives from the replication slot '{slot}'.", fix="stop it first")
@@ -79,19 +79,19 @@ class CapturesChanges(CapturesTables):
     def _prepared(self, reading: StreamReading, folder: Path) -> Capture:
         assert isinstance(self.connection, PostgresConnection)
         own = self.connection
-        slot = own.slot or slot_name(reading.stream, reading.query)
-        capture = Capture(
-            self.session,
-            self.url,
-            own.name,
-            reading.query,
-            reading.stream,
-            slot,
-            own.publication or slot,
-            max_slot_bytes=None if own.max_slot_bytes is None else int(own.max_slot_bytes),
-            on_full_slot=cast(OnFullSlot, own.on_full_slot or "fail"),
-        )
         with self.session() as db:
+            slot = own.slot or slot_name(db.info.dbname, reading.stream, reading.query)
+            capture = Capture(
+                self.session,
+                self.url,
+                own.name,
+                reading.query,
+                reading.stream,
+                slot,
+                own.publication or slot,
+                max_slot_bytes=None if own.max_slot_bytes is None else int(own.max_slot_bytes),
+                on_full_slot=cast(OnFullSlot, own.on_full_slot or "fail"),
+            )
             tables = captured(db, captured_tables(reading.query))
             state = self._settled_beginning(db, capture, folder, reading.start)
             is_own, begins = own.publication is None, state.phase == "snapshot"
@@ -131,11 +131,11 @@ class CapturesChanges(CapturesTables):
         return state
 
 
-def slot_name(stream: str, query: str) -> str:
-    """The slot of a stream's source: recognised by people, and shared with no other.
+def slot_name(database: str, stream: str, query: str) -> str:
+    """The slot of a stream's source: recognised by people, and shared with no other of any database of the server.
 
-    >>> slot_name("Orders to lake", "public.orders")
+    >>> slot_name("shop", "Orders to lake", "public.orders")
     'ematix_flow_orders_to_lake_...'
     """
     slug = re.sub(r"[^a-z0-9]+", "_", stream.lower()).strip("_")[:36]
-    return f"ematix_flow_{slug}_{digest(f'{stream} {query}')[:8]}"
+    return f"ematix_flow_{slug}_{digest(f'{database} {stream} {query}')[:8]}"

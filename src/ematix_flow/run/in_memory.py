@@ -103,6 +103,11 @@ class RowsInMemory:
         """The names, in order."""
         return list(self._table.column_names)
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, with `names` as a DataFrame's schema has them."""
+        return self._table.schema
+
     def toDF(self, *names: str) -> RowsInMemory:
         """The same rows under other names."""
         return RowsInMemory(self._table.rename_columns(list(names)))
