@@ -45,8 +45,8 @@ def counted(folder: str) -> tuple[int, int]:
     """How many rows came out, and how many messages they count."""
     import duckdb
 
-    found = duckdb.sql(f"SELECT count(*), sum(n) FROM read_parquet('{folder}/**/*.parquet')").fetchone()
-    return (found[0], int(found[1])) if found else (0, 0)
+    rows, messages = duckdb.sql(f"SELECT count(*), sum(n) FROM read_parquet('{folder}/**/*.parquet')").fetchall()[0]
+    return rows, int(messages)
 
 
 def main() -> None:

@@ -62,7 +62,11 @@ def flow() -> None:
             name=f"bench_{case}",
             source=KafkaConnection(name="broker", bootstrap_servers=os.environ["KAFKA"], group_id=f"bench-{case}"),
             source_query=topic,
-            targets=[Target(ObjectStoreLocalConnection(name="out", path=folder, format="parquet"), prefix="windows")],
+            targets=[
+                Target(
+                    connection=ObjectStoreLocalConnection(name="out", path=folder, format="parquet"), prefix="windows"
+                )
+            ],
             window=Window(
                 **shape,  # type: ignore[arg-type]
                 **late,  # type: ignore[arg-type]

@@ -179,6 +179,9 @@ class PostgresDialect(Dialect):
     def create_landed(self, name: str, query: str) -> str:
         return f"CREATE TEMPORARY TABLE {self.quote(name)} ON COMMIT DROP AS {query}"
 
+    def count_scratch(self, name: str) -> str | None:
+        return f"ANALYZE {self.quote(name)}"
+
     def text_length(self, expression: str) -> str:
         return f"char_length({expression})"
 

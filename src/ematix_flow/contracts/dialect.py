@@ -158,6 +158,10 @@ class Dialect(ABC):
         """Keep a query's rows for the rest of the transaction; `keys` are the columns they will be found by."""
         return self.create_landed(name, query)
 
+    def count_scratch(self, name: str) -> str | None:
+        """Let the planner of the database count kept rows, where it would otherwise guess and choose badly."""
+        return None
+
     def delete_all(self, target: str) -> str:
         """Delete every row of `target`."""
         return f"DELETE FROM {target}"

@@ -96,7 +96,7 @@ def plan_changes(target: TargetSpec, sink: TargetSide, feed: Feed, stamp: Stamp)
 
         return merged_changes(plan, load, feed, sink.live)
     words = Words(load, feed, sink.live)
-    return replace(plan, statements=(words.judged(),), feed=words.feed_plan())
+    return replace(plan, statements=(words.judged(), *words.counted()), feed=words.feed_plan())
 
 
 def _history(plan: BatchPlan, load: Load) -> BatchPlan:
@@ -213,6 +213,10 @@ class Words:
         keys = [(name, self.load.target.table.column(name).type) for name in self.keys]
         made = self.dialect.create_scratch(SCRATCH, query, keys)
         return Statement(made, why="find the changes that are newer than what was applied")
+
+    def counted(self) -> tuple[Statement, ...]:
+        counting = self.dialect.count_scratch(SCRATCH)
+        return (Statement(counting, why="let the planner know how many they are"),) if counting else ()
 
     def feed_plan(self) -> FeedPlan:
         quote = self.dialect.quote
