@@ -1,7 +1,7 @@
 """How long the questions of `flow status` and `flow runs list` take in a run log of 100,000 runs of 1,000 pipelines.
 
-Run it with `python benchmarks/run_log.py` for SQLite; `--postgres URL` measures that database too, in a schema of its own
-that is removed afterwards. Filling the log is not measured: rows are put there as they would have come in over time.
+Run it with `python benchmarks/run_log.py` for SQLite; `--postgres URL` measures that database too, in a schema of its
+own that is removed afterwards. Filling the log is not measured.
 """
 
 from __future__ import annotations

@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # editors and type checkers see plain imports
     from ematix_flow.config.handles import (
         connect as connect,
     )
+    from ematix_flow.contracts.run_context import (
+        current_run as current_run,
+    )
     from ematix_flow.declare.columns import (
         JSON as JSON,
         JSONB as JSONB,
@@ -125,6 +128,7 @@ _EXPORTS: dict[str, str] = {
     "pipeline": "ematix_flow",
     "streaming": "ematix_flow",
     "connect": "ematix_flow.config.handles",
+    "current_run": "ematix_flow.contracts.run_context",
     "JSON": "ematix_flow.declare.columns",
     "JSONB": "ematix_flow.declare.columns",
     "UUID": "ematix_flow.declare.columns",
@@ -261,6 +265,7 @@ __all__ = [
     "config",
     "connect",
     "connections",
+    "current_run",
     "ematix",
     "get_connection",
     "natural_key",

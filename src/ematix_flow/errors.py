@@ -369,6 +369,31 @@ class PortTaken(RunError, ValueError):
     code = "FLOW509"
 
 
+class DispatchError(RunError, RuntimeError):
+    """A claimed pipeline could not be handed to where it was to run; nothing of it has begun."""
+
+    code = "FLOW510"
+    retryable = True
+
+
+class NoFreeWorker(DispatchError):
+    """Every warm worker is busy, or not up yet; the pipeline waits for its next turn."""
+
+    code = "FLOW511"
+
+
+class StaleLease(RunError, RuntimeError):
+    """The run's claim belongs to somebody else by now: what it did is not committed."""
+
+    code = "FLOW512"
+
+
+class RunCancelled(RunError, RuntimeError):
+    """Somebody asked the run to stop; it did so before its next step."""
+
+    code = "FLOW513"
+
+
 # ── it broke while streaming ─────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from ematix_flow.config.secrets import (
+from ematix_flow.config.secret_stores import (
     AWSSecretsManagerResolver,
+    AzureKeyVaultResolver,
     GCPSecretManagerResolver,
+    VaultResolver,
+)
+from ematix_flow.config.secrets import (
     MissingSecretError,
     Resolver,
-    VaultResolver,
     expand,
     register_resolver,
     unregister_resolver,
@@ -15,6 +18,7 @@ from ematix_flow.config.secrets import (
 
 __all__ = [
     "AWSSecretsManagerResolver",
+    "AzureKeyVaultResolver",
     "GCPSecretManagerResolver",
     "MissingSecretError",
     "Resolver",

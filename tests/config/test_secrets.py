@@ -111,7 +111,7 @@ def test_a_resolver_must_resolve() -> None:
 
 
 def vault(**paths: dict[str, Any]) -> Any:
-    def read_secret_version(path: str, mount_point: str) -> dict[str, Any]:
+    def read_secret_version(path: str, mount_point: str, raise_on_deleted_version: bool) -> dict[str, Any]:
         return {"data": {"data": paths[f"{mount_point}_{path}"]}}
 
     return SimpleNamespace(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ematix_flow.contracts.orchestration import AttemptState, LastRun
 from ematix_flow.contracts.runtime import RunHistory, RunRecord
 from ematix_flow.errors import ConnectionFailed, InvalidConfig
 from ematix_flow.run.process import ProcessMark, this_process
@@ -34,54 +35,6 @@ def history(request, tmp_path: Path):
     log: RunHistory = SqliteRunLog(tmp_path / "log.db") if request.param == "sqlite" else InMemoryRunLog()
     yield log
     log.close()
-
-
-def test_a_record_comes_back_as_it_was_written(history: RunHistory) -> None:
-    record = a_run(
-        status="failed",
-        finished_at=MORNING + timedelta(seconds=2),
-        attempt=3,
-        failed_step="load:main.t",
-        failed_watermark="2026-02-28",
-        error_summary="it broke: 'ä' [x]",
-        kind="replay",
-        extras={"rows_inserted": 3, "steps": [{"name": "source", "status": "succeeded"}], "deep": {"a": [1, None]}},
-    )
-    history.record_run_record(record)
-    assert history.get_run("r1") == record
-
-
-def test_the_same_run_id_replaces_and_keeps_its_place(history: RunHistory) -> None:
-    history.record_run_record(a_run("first"))
-    history.record_run_record(a_run("second"))
-    history.record_run_record(a_run("first", status="succeeded", finished_at=MORNING))
-    records, total = history.list_runs()
-    assert [(record.run_id, record.status) for record in records] == [("second", "running"), ("first", "succeeded")]
-    assert total == 2
-
-
-def test_runs_are_listed_newest_first_with_filters_and_pages(history: RunHistory) -> None:
-    for i in range(6):
-        status = "failed" if i % 3 == 0 else "succeeded"
-        history.record_run_record(
-            a_run(f"r{i}", minutes=i, pipeline="ab"[i % 2], status=status, finished_at=MORNING + timedelta(hours=1))
-        )
-    records, total = history.list_runs(limit=2, offset=1)
-    assert ([record.run_id for record in records], total) == (["r4", "r3"], 6)
-    records, total = history.list_runs(pipeline="b", status="failed")
-    assert ([record.run_id for record in records], total) == (["r3"], 1)
-    assert history.list_runs(pipeline="none of it") == ([], 0)
-
-
-def test_a_unique_beginning_of_an_id_is_enough(history: RunHistory) -> None:
-    for run_id in ("abc1", "abd2", "ab", "100%", "1000"):
-        history.record_run_record(a_run(run_id))
-    assert history.get_run("abc").run_id == "abc1"
-    assert history.get_run("ab").run_id == "ab", "the whole id wins over longer ones"
-    assert history.get_run("a") is None, "two and more begin so"
-    assert history.get_run("100%").run_id == "100%"
-    assert history.get_run("%") is None
-    assert history.get_run("") is None
 
 
 def test_threads_write_at_the_same_time(history: RunHistory) -> None:
@@ -211,6 +164,86 @@ def test_old_records_are_removed_when_a_new_one_ends(tmp_path: Path) -> None:
     log.close()
 
 
+_VERSION_1 = """
+CREATE TABLE ematix_flow_run_log_version (version INTEGER NOT NULL);
+INSERT INTO ematix_flow_run_log_version VALUES (1);
+CREATE TABLE run_records (
+    run_id TEXT PRIMARY KEY, pipeline TEXT NOT NULL, status TEXT NOT NULL, started_at TEXT NOT NULL, finished_at TEXT,
+    attempt INTEGER NOT NULL, failed_step TEXT, failed_watermark TEXT, error_summary TEXT, kind TEXT NOT NULL,
+    extras TEXT NOT NULL
+);
+CREATE INDEX run_records_by_time ON run_records (started_at);
+CREATE INDEX run_records_by_pipeline ON run_records (pipeline, started_at);
+INSERT INTO run_records VALUES
+    ('r1', 'p', 'succeeded', '2026-03-01T06:00:00.123456Z', '2026-03-01T06:01:00.123456Z', 1, NULL, NULL, NULL, 'batch',
+     '{"rows_inserted": 3}'),
+    ('r2', 'p', 'running', '2026-03-01T07:00:00.123456Z', NULL, 2, NULL, NULL, NULL, 'batch', '{}');
+"""
+# What version 1.0.0 of the program that had these tables first left behind.
+_BEFORE = """
+CREATE TABLE run_log (pipeline_name TEXT PRIMARY KEY, last_run_at TEXT NOT NULL, success INTEGER NOT NULL);
+CREATE TABLE attempt_state (
+    pipeline_name TEXT PRIMARY KEY, attempt_count INTEGER NOT NULL, last_attempt_at TEXT, gave_up INTEGER NOT NULL
+);
+CREATE TABLE pipeline_claims (
+    pipeline_name TEXT PRIMARY KEY, claim_token TEXT NOT NULL, worker_id TEXT NOT NULL, claimed_at TEXT NOT NULL,
+    expires_at TEXT NOT NULL
+);
+INSERT INTO run_log VALUES ('p', '2026-03-01T06:00:00Z', 1);
+INSERT INTO attempt_state VALUES ('q', 2, '2026-03-01T06:00:00Z', 1);
+INSERT INTO pipeline_claims VALUES ('p', 'abc', 'ann', '2026-03-01T06:00:00Z', '2026-03-01T06:00:30Z');
+"""
+
+
+def written_by(path: Path, script: str) -> Path:
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.close()
+    return path
+
+
+def test_a_file_of_version_1_is_upgraded_with_everything_in_it(tmp_path: Path) -> None:
+    log = SqliteRunLog(written_by(tmp_path / "log.db", _VERSION_1))
+    log.record_run_record(a_run("r3", minutes=120))
+    records, total = log.list_runs()
+    assert ([(r.run_id, r.status, r.attempt) for r in records], total) == (
+        [("r3", "running", 1), ("r2", "running", 2), ("r1", "succeeded", 1)],
+        3,
+    )
+    assert log.get_run("r1").extras == {"rows_inserted": 3}
+    log.set_pause("r2", True)
+    assert log.claim("p", "ann", 30).acquired
+    log.close()
+    connection = sqlite3.connect(tmp_path / "log.db")
+    assert connection.execute("SELECT max(version) FROM ematix_flow_run_log_version").fetchone() == (2,)
+    connection.close()
+
+
+def test_processes_upgrade_a_file_at_the_same_time(tmp_path: Path) -> None:
+    path = written_by(tmp_path / "log.db", _VERSION_1)
+    writers = [
+        subprocess.Popen([sys.executable, "-c", _WRITER, str(path), str(number)], stderr=subprocess.PIPE, text=True)
+        for number in range(3)
+    ]
+    for writer in writers:
+        _, said = writer.communicate(timeout=60)
+        assert writer.returncode == 0, said
+    log = SqliteRunLog(path)
+    assert log.list_runs()[1] == 152
+    log.close()
+
+
+def test_a_log_with_only_the_tables_of_old_is_taken_over(tmp_path: Path) -> None:
+    log = SqliteRunLog(written_by(tmp_path / "log.db", _BEFORE))
+    six = datetime(2026, 3, 1, 6, tzinfo=timezone.utc)
+    assert log.last_runs() == {"p": LastRun(six, True)}
+    assert log.attempts() == {"q": AttemptState(2, six, True)}
+    assert [(claim.worker_id, claim.fence) for claim in log.claims()] == [("ann", 0)]
+    log.release("abc")
+    assert log.claim("p", "bob", 30).fence == 1
+    log.close()
+
+
 def test_a_file_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     SqliteRunLog(path).close()
@@ -258,8 +291,12 @@ def test_the_default_lies_in_the_home(tmp_project: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("postgres://ann:s3cret@db/x?password=alsohidden", "not part of this version yet"),
-        ("s3://bucket/prefix", "not part of this version yet"),
+        ("postgres://ann:s3cret@127.0.0.1:1/x?password=alsohidden", "cannot be opened"),
+        ("mysql://ann:s3cret@127.0.0.1:1/x", "cannot be opened"),
+        ("mysql://ann:s3cret@127.0.0.1:1/x?tabel_prefix=t_", "take no parameter 'tabel_prefix'"),
+        ("azure://account", "incomplete"),
+        ("s3:///prefix", "names no bucket"),
+        ("postgres://ann:s3cret@127.0.0.1:1/x?create_tables=perhaps", "true or false"),
         ("sqlit:///x", "did you mean 'sqlite'?"),
         ("gopher://ann:s3cret@db", "unknown"),
         ("sqlite:///nowhere/at/all\0/x.db", "no run history"),

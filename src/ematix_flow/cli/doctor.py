@@ -266,7 +266,8 @@ def _cache() -> Finding:
 
 
 def _run_log() -> Finding:
-    from ematix_flow.run.runlogs.open import from_url, run_log_url
+    from ematix_flow.run.runlogs.open import run_log_url
+    from ematix_flow.run.runlogs.urls import from_url
 
     url = run_log_url()
     history = from_url(url)

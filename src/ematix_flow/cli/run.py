@@ -7,22 +7,26 @@ from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from ematix_flow.cli.declared import add_module, add_name, declared_pipeline, prints_on_stderr
+from ematix_flow.cli.run_due import claimable, positive
 from ematix_flow.cli.run_log_options import add_run_log, run_log_for_writing
 from ematix_flow.cli.spark_options import add_spark_place, spark_place
+from ematix_flow.cli.watch_options import add_watching, watching
 from ematix_flow.declare.pipeline import Pipeline, checked_engine
-from ematix_flow.errors import FlowError, StepFailed
+from ematix_flow.errors import AlreadyRunning, FlowError
 from ematix_flow.run.process import ProcessMark, this_process
-from ematix_flow.run.recorder import RunRecorder
 
 if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
     from ematix_flow.cli.parser import CommandParser
-    from ematix_flow.contracts.runtime import RunHistory
+    from ematix_flow.contracts.runtime import RunHistory, RunObserver
+    from ematix_flow.run.registered import Orchestrated
+    from ematix_flow.watch.telling import Telling
 
 log = logging.getLogger(__name__)
+
+_LEASE_S = 60.0
 
 
 def configure(parser: CommandParser) -> None:
@@ -35,6 +39,13 @@ def configure(parser: CommandParser) -> None:
     parser.add_argument("--engine", metavar="E", help="auto, pushdown, spark or native, instead of the declared one")
     add_spark_place(parser)
     add_run_log(parser, may_be_off=True)
+    add_watching(parser)
+    worker = parser.add_argument_group("workers", "what a scheduler passes to the process that does its work")
+    worker.add_argument("--claim-token", metavar="T", help="the claim under which this run works")
+    worker.add_argument("--lease-seconds", type=positive, default=300.0, metavar="S", help="how long a claim lasts")
+    worker.add_argument(
+        "--heartbeat-interval", type=positive, default=100.0, metavar="S", help="how often it is prolonged"
+    )
     parser.say(
         "exit codes: 0 loaded, 1 the run failed, 2 the command or the configuration is wrong, 130 interrupted",
         example="flow run --module my_pipelines sync_customers\n"
@@ -45,52 +56,77 @@ def configure(parser: CommandParser) -> None:
 
 def run(args: Namespace, console: Console) -> int:
     """Run it, record it, print the result."""
-    from ematix_flow.run.runlogs.open import use_run_log
+    if args.claim_token:
+        from ematix_flow.cli.claimed_run import run_claimed
 
+        return run_claimed(args, console)
     pipeline = declared_pipeline(args)
-    with spark_place(args), run_log_for_writing(args, console) as history, use_run_log(history):
-        result = _result(pipeline, args, console, history)
+    with (
+        spark_place(args),
+        run_log_for_writing(args, console) as history,
+        watching(args, console, claimable(history)) as telling,
+    ):
+        result = _result(pipeline, args, console, history, telling)
     console.json(result)
     return 1 if isinstance(result, Mapping) and result.get("errors") else 0
 
 
-def _result(pipeline: Any, args: Namespace, console: Console, history: RunHistory | None) -> Any:
-    if not isinstance(pipeline, Pipeline):
-        with prints_on_stderr():
-            return _called(pipeline, args.name, history)
-    from ematix_flow.cli.console import RunDisplay
-    from ematix_flow.run.runner import run_pipeline
+def _result(pipeline: Any, args: Namespace, console: Console, history: RunHistory | None, telling: Telling) -> Any:
+    from ematix_flow.run.registered import orchestrated
 
-    spec = pipeline.spec if args.engine is None else replace(pipeline.spec, engine=checked_engine(args.engine))
-    if console.is_json:
+    if isinstance(pipeline, Pipeline) and args.engine is not None:
+        pipeline = Pipeline(replace(pipeline.spec, engine=checked_engine(args.engine)))
+    entry = replace(next(one for one in orchestrated() if one.name == args.name), thing=pipeline)
+    if console.is_json or not isinstance(pipeline, Pipeline):
         with prints_on_stderr():
-            return run_pipeline(spec, logical_run=args.run_id)
-    with prints_on_stderr(), RunDisplay(console, spec.name) as display:
+            return _done(entry, args, history, telling, None)
+    from ematix_flow.cli.console import RunDisplay
+
+    with prints_on_stderr(), RunDisplay(console, entry.name) as display:
         try:
-            result = run_pipeline(spec, logical_run=args.run_id, observer=display)
+            result = _done(entry, args, history, telling, display)
         except FlowError:
-            display.done(_newest_run(spec.name, history), failed=True)
+            display.done(_newest_run(entry.name, history), failed=True)
             raise
         display.done(_run_id(result), recorded=history is not None)
     return result
 
 
-def _called(function: Any, name: str, history: RunHistory | None) -> Any:
-    """The result of a bare function that was registered by name: it runs itself, and is recorded all the same."""
-    recorder = RunRecorder(history, name, str(uuid4()))
-    recorder.start()
+def _done(
+    entry: Orchestrated, args: Namespace, history: RunHistory | None, telling: Telling, observer: RunObserver | None
+) -> Any:
+    """The result of the run; what it raised is raised again."""
+    store = claimable(history)
+    if store is None:
+        return _unclaimed(entry, args, history, observer)
+    from ematix_flow.orchestrate.identity import worker_name
+    from ematix_flow.orchestrate.recovery import take
+    from ematix_flow.orchestrate.work import Lease, Work
+
+    token, holder = take(store, entry.name, worker_name(), _LEASE_S)
+    if token is None:
+        raise AlreadyRunning(
+            f"Pipeline '{entry.name}' is being run: {holder}.", fix="wait for it, or `flow cancel RUN`"
+        )
     try:
-        result = function()
-    except KeyboardInterrupt:
-        recorder.finish("cancelled", error="interrupted")
-        raise
-    except Exception as exc:
-        recorder.finish("failed", error=exc)
-        if isinstance(exc, FlowError):
-            raise
-        raise StepFailed(f"Pipeline '{name}' raised {type(exc).__name__}: {exc}") from exc
-    recorder.finish("succeeded", result)
-    return result
+        work = Work(store, telling, observer=lambda _name: observer)
+        outcome = work.run_by_hand(entry, Lease(token, _LEASE_S, _LEASE_S / 3), logical_run=args.run_id)
+    finally:
+        store.release(token)
+    if outcome.error is not None and not isinstance(outcome.result, Mapping):
+        raise outcome.error
+    return outcome.result
+
+
+def _unclaimed(entry: Orchestrated, args: Namespace, history: RunHistory | None, observer: RunObserver | None) -> Any:
+    """Without a run log that knows claims nobody is told, and nobody is asked."""
+    from ematix_flow.run.runlogs.open import use_run_log
+    from ematix_flow.run.runner import run_function, run_pipeline
+
+    with use_run_log(history):
+        if isinstance(entry.thing, Pipeline):
+            return run_pipeline(entry.thing.spec, logical_run=args.run_id, observer=observer)
+        return run_function(entry.name, entry.thing)
 
 
 def _run_id(result: Any) -> str | None:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ematix_flow.run.runlogs.open import from_url, open_run_log, run_log_url
+from ematix_flow.run.runlogs.open import open_run_log, run_log_url
+from ematix_flow.run.runlogs.urls import from_url
 
 if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
-    from ematix_flow.contracts.runtime import RunHistory
+    from ematix_flow.contracts.orchestration import RunLog
 
 
 def add_run_log(parser: ArgumentParser, *, may_be_off: bool) -> None:
@@ -21,7 +22,11 @@ def add_run_log(parser: ArgumentParser, *, may_be_off: bool) -> None:
         "default: $EMATIX_FLOW_RUN_LOG_URL, $EMATIX_FLOW_RUN_LOG_PATH, the project's file, ~/.ematix-flow/run_log.db",
     )
     group.add_argument(
-        "--run-log", "--run-log-url", dest="run_log_url", metavar="URL", help="sqlite:///path or memory://"
+        "--run-log",
+        "--run-log-url",
+        dest="run_log_url",
+        metavar="URL",
+        help="a SQLite file, or sqlite:// postgres:// mysql:// duckdb:// s3:// gs:// azure:// memory://",
     )
     group.add_argument("--run-log-path", metavar="PATH", help="a SQLite file")
     if may_be_off:
@@ -29,7 +34,7 @@ def add_run_log(parser: ArgumentParser, *, may_be_off: bool) -> None:
 
 
 @contextmanager
-def run_log_for_writing(args: Namespace, console: Console) -> Iterator[RunHistory | None]:
+def run_log_for_writing(args: Namespace, console: Console) -> Iterator[RunLog | None]:
     """The run log that a run is recorded in; None when switched off, or after one warning when it cannot be had."""
     history = None if args.no_run_log else open_run_log(args.run_log_url or args.run_log_path, warn=console.warning)
     try:
@@ -40,7 +45,7 @@ def run_log_for_writing(args: Namespace, console: Console) -> Iterator[RunHistor
 
 
 @contextmanager
-def run_log_for_reading(args: Namespace) -> Iterator[RunHistory]:
+def run_log_for_reading(args: Namespace) -> Iterator[RunLog]:
     """The run log whose records are the answer: without it there is none, so here a failure is an error.
 
     Raises:

@@ -25,9 +25,9 @@ _MANY = 100_000
 
 
 def configure(parser: CommandParser) -> None:
-    """Two sub-commands."""
+    """Looking at runs, and asking for others."""
     parser.say(example="flow runs list --pipeline sync_customers\nflow runs show 7f3a91c2", then="flow runs show ID")
-    commands = parser.add_subparsers(dest="action", metavar="list|show", required=True)
+    commands = parser.add_subparsers(dest="action", metavar="list|show|restart|rerun|pause|resume", required=True)
     listing = commands.add_parser("list", help="recent runs, newest first")
     listing.add_argument("--pipeline", metavar="NAME", help="only runs of this pipeline")
     listing.add_argument("--status", choices=get_args(RunStatus), help="only runs that are in this state")
@@ -40,12 +40,54 @@ def configure(parser: CommandParser) -> None:
     )
     add_run_log(showing, may_be_off=False)
     showing.say(example="flow runs show 7f3a91c2", then="flow run --module M NAME   to run its pipeline again")
+    for name, what, then in _WISHES:
+        asking = commands.add_parser(name, help=what)
+        asking.add_argument("run_id", metavar="ID", help="the run's id, or the beginning of it")
+        if name == "restart":
+            asking.add_argument("--from-step", metavar="STEP", help="begin there instead of at the step that failed")
+        add_run_log(asking, may_be_off=False)
+        asking.say(example=f"flow runs {name} 7f3a91c2", then=then)
 
 
 def run(args: Namespace, console: Console) -> int:
     """Ask the run log."""
+    if args.action not in ("list", "show"):
+        return _ask_for(args, console)
     with run_log_for_reading(args) as history:
         return _list(args, console, history) if args.action == "list" else _show(args, console, history)
+
+
+_STARTED = "flow run-due or the running scheduler starts it"
+_WISHES = (
+    ("restart", "ask for a run that begins where this one failed", _STARTED),
+    ("rerun", "ask for the whole run again", _STARTED),
+    ("pause", "ask a running run to wait before its next step", "flow runs resume ID"),
+    ("resume", "let a paused run go on", "flow runs show ID"),
+)
+
+
+def _ask_for(args: Namespace, console: Console) -> int:
+    from ematix_flow.cli.control import controlled
+    from ematix_flow.orchestrate import control
+
+    with controlled(args) as store:
+        if args.action in ("pause", "resume"):
+            record = control.known_run(store, args.run_id)
+            store.set_pause(record.run_id, args.action == "pause")
+            said, text = {"status": f"{args.action}_requested"}, f"{record.run_id}: {args.action} requested"
+        else:
+            step = getattr(args, "from_step", None)
+            asked = (
+                control.restart(store, args.run_id, step)
+                if args.action == "restart"
+                else control.rerun(store, args.run_id)
+            )
+            said, text = {"new_run_id": asked}, f"{asked}: requested; {_STARTED}"
+    if console.is_json:
+        console.json(said)
+    else:
+        console.line(text)
+    return 0
 
 
 def _list(args: Namespace, console: Console, history: RunHistory) -> int:

@@ -7,13 +7,27 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+from ematix_flow.declare.dependencies import check_graph
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import FlowError, ModuleNotLoaded, closest
 
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[1]) + os.sep
+
+
+def load_modules(names: Sequence[str]) -> list[ModuleType]:
+    """Import several modules, whose pipelines may wait for each other, then check the whole graph.
+
+    Raises:
+        ModuleNotLoaded: As `load_module`.
+        FlowError: As `load_module`.
+    """
+    modules = [_import(name) for name in names]
+    check_graph()
+    return modules
 
 
 def load_module(name: str) -> ModuleType:
@@ -25,8 +39,13 @@ def load_module(name: str) -> ModuleType:
     Raises:
         ModuleNotLoaded: There is no such module (near ones are suggested), or it raised while being imported; then the
             error names the line and the reason, without a traceback.
-        FlowError: A declaration in the module is wrong; passed on as it is, with its place.
+        FlowError: A declaration in the module is wrong, or what it declares does not fit together; passed on as it is,
+            with its place.
     """
+    return load_modules([name])[0]
+
+
+def _import(name: str) -> ModuleType:
     dotted = _dotted(name)
     _search_here()
     try:

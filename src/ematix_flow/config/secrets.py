@@ -1,7 +1,8 @@
 """`${…}` references: environment variables and values from secret stores, fetched when a connection is used.
 
-``${VAR}`` and ``${env:VAR}`` read the environment; ``${prefix:reference}`` asks the resolver registered for the prefix.
-There are no defaults and there is no escape; a value that is fetched is not searched for further references.
+``${VAR}`` and ``${env:VAR}`` read the environment; ``${prefix:reference}`` asks the resolver registered for the prefix,
+or else the secret store that the environment names (`secret_stores.py`). References have no defaults and there is no
+escape; a value that is fetched is not searched for further references.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast, overload, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Protocol, overload, runtime_checkable
 from urllib.parse import quote
 
+from ematix_flow.config.secret_stores import STORES, store_from_environment
 from ematix_flow.declare.redaction import is_secret_field, remember_secret, scrub, url_secrets
 from ematix_flow.errors import InvalidConfig, MissingSecret, closest, listed
 
@@ -110,85 +112,6 @@ def expand_field(value: str) -> str:
     return _expanded(value, lambda found, at: _url_part(found) if _is_one_part(template, at) else found)
 
 
-class VaultResolver:
-    """HashiCorp Vault, key-value engine version 2: ``path#key``, or ``path`` for the whole map as JSON.
-
-    Args:
-        client: An `hvac.Client`, already authenticated.
-        mount_point: Where the engine is mounted.
-    """
-
-    def __init__(self, client: Any, mount_point: str = "secret") -> None:
-        self._client = client
-        self._mount_point = mount_point
-
-    def resolve(self, reference: str) -> str:
-        """The secret at a path."""
-        path, _, key = reference.partition("#")
-        answer = self._client.secrets.kv.v2.read_secret_version(path=path, mount_point=self._mount_point)
-        values = answer["data"]["data"]
-        return _field(values, key, f"Vault secret '{path}'") if key else json.dumps(values, sort_keys=True)
-
-
-class AWSSecretsManagerResolver:
-    """AWS Secrets Manager: ``name``, or ``name#field`` when the secret is a JSON map.
-
-    Args:
-        client: A boto3 client of ``secretsmanager``.
-    """
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def resolve(self, reference: str) -> str:
-        """The secret of a name or ARN."""
-        name, _, key = reference.partition("#")
-        answer = self._client.get_secret_value(SecretId=name)
-        text = answer.get("SecretString")
-        if text is None:
-            text = bytes(answer["SecretBinary"]).decode()
-        if not key:
-            return str(text)
-        try:
-            values = json.loads(text)
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
-            # Raised outside the handler: the decoder's own error carries the whole secret.
-            raise MissingSecret(
-                f"AWS secret '{name}' is not a JSON map, so it has no field '{key}'.", fix=f"write '{name}' alone"
-            )
-        return _field(values, key, f"AWS secret '{name}'")
-
-
-class GCPSecretManagerResolver:
-    """Google Secret Manager: ``name``, ``name#version`` or ``projects/…/secrets/…[/versions/…]``.
-
-    Args:
-        client: A `SecretManagerServiceClient`.
-        project: Needed for the short forms.
-    """
-
-    def __init__(self, client: Any, project: str | None = None) -> None:
-        self._client = client
-        self._project = project
-
-    def resolve(self, reference: str) -> str:
-        """The secret of a name; the latest version unless one is given."""
-        name, _, version = reference.partition("#")
-        if not name.startswith("projects/"):
-            if not self._project:
-                raise MissingSecret(
-                    f"Google secret '{name}' needs a project.",
-                    fix="pass project='…' to GCPSecretManagerResolver, or write the full resource name",
-                )
-            name = f"projects/{self._project}/secrets/{name}"
-        if "/versions/" not in name:
-            name = f"{name}/versions/{version or 'latest'}"
-        answer = self._client.access_secret_version(request={"name": name})
-        return bytes(answer.payload.data).decode()
-
-
 def _expanded(value: str, placed: Callable[[str, int], str]) -> str:
     return _REFERENCE.sub(lambda found: placed(_fetched(found.group(1)), found.start()), value)
 
@@ -200,7 +123,9 @@ def _fetched(inside: str) -> str:
         # Not through the table: `${VAR}` works even when someone replaced or removed the prefix 'env'.
         return EnvironmentResolver().resolve(inside)
     with _lock:
-        resolver, known = _resolvers.get(prefix), sorted(_resolvers)
+        resolver, known = _resolvers.get(prefix), sorted({*_resolvers, *STORES})
+    if resolver is None and prefix in STORES:
+        resolver = store_from_environment(prefix)
     if resolver is None:
         raise MissingSecret(
             # What follows the prefix is not repeated: people try ${PASSWORD:-the-password-itself}.
@@ -219,17 +144,23 @@ def _fetched(inside: str) -> str:
     if not isinstance(found, str):
         raise MissingSecret(f"Resolver '{prefix}' gave {type(found).__name__}, not text, for '{reference}'.")
     if prefix != "env":
-        for secret in url_secrets(found) if "://" in found else (found,):
+        for secret in _secret_parts(found):
             remember_secret(secret)
     return found
 
 
-def _field(values: object, key: str, of: str) -> str:
-    if not isinstance(values, Mapping) or key not in values:
-        known = sorted(str(name) for name in values) if isinstance(values, Mapping) else []
-        raise MissingSecret(f"{of} has no key '{key}'.", fix=closest(key, known))
-    value = cast(object, values[key])
-    return value if isinstance(value, str) else json.dumps(value)
+def _secret_parts(found: str) -> Iterable[str]:
+    """What of a fetched value must never be shown: of a URL its password, of a JSON map also each of its values."""
+    if "://" in found:
+        return url_secrets(found)
+    values: object = None
+    if found.startswith("{"):
+        try:
+            values = json.loads(found)
+        except ValueError:
+            values = None
+    inside = values.values() if isinstance(values, dict) else ()
+    return (found, *(value for value in inside if isinstance(value, str)))
 
 
 def _is_one_part(template: str, at: int) -> bool:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ematix_flow.declare import registry
 from ematix_flow.declare.connection import Connection, declare_connection
+from ematix_flow.declare.dependencies import refuse_cycle
 from ematix_flow.declare.maintenance import Maintenance
 from ematix_flow.declare.pipeline import Pipeline, TransformRef, build_spec, parameter_count
-from ematix_flow.declare.registry import function_location
+from ematix_flow.declare.registry import function_location, user_location
 from ematix_flow.declare.schedule import check_schedule
 from ematix_flow.declare.table import ManagedTable, declare_table
 from ematix_flow.declare.target import ConnectionRef, Target
 from ematix_flow.declare.transform import TransformSpec
 from ematix_flow.errors import UnsupportedBackend, WrongDeclarationType, closest
+
+if TYPE_CHECKING:
+    from ematix_flow.declare.workflow import Workflow
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -83,6 +87,13 @@ class Ematix:
         upstream_freshness_secs: float | None = None,
         retry: Mapping[str, Any] | None = None,
         timezone: str | None = None,
+        catchup: str = "none",
+        max_catchup: int = 100,
+        repeated_hour: str = "once",
+        missing_hour: str = "shift",
+        idempotent: bool | None = None,
+        priority: int = 0,
+        concurrency_group: str | None = None,
         expectations: Callable[..., Any] | None = None,
         on_quality_failure: str = "warn",
         freshness_sla: Any = None,
@@ -108,7 +119,8 @@ class Ematix:
         def declare(function: Callable[..., Any]) -> Pipeline:
             where = function_location(function)
             pipeline = Pipeline(build_spec(function, where, options))
-            registry.current().add_pipeline(pipeline.name, pipeline, where)
+            refuse_cycle(pipeline.name, pipeline.spec.depends_on, where)
+            registry.current().add_pipeline(pipeline.name, pipeline, where, pipeline.spec.depends_on)
             return pipeline
 
         return declare
@@ -217,9 +229,39 @@ class Ematix:
             watermark_store=watermark_store,
         )
 
-    def workflow(self, **options: Any) -> Any:
-        """Declare a workflow of pipelines."""
-        raise _not_yet("ematix.workflow")
+    def workflow(
+        self,
+        *,
+        name: str,
+        jobs: Sequence[Any],
+        triggered_by: Any = None,
+        schedule: str | None = None,
+        timezone: str | None = None,
+        on_message: str | None = None,
+        **options: Any,
+    ) -> Workflow:
+        """Declare a workflow: pipelines that run as one, in the order of their own dependencies.
+
+        It runs when every condition that is given is met: each name in `triggered_by` (a pipeline, a workflow, a list
+        of them, `AllOf(...)`, `AnyOf(...)`) has succeeded since the workflow last did, and its schedule has come.
+        Further keywords are those of pipelines: `catchup`, `max_catchup`, `repeated_hour`, `missing_hour`, `retry`,
+        `priority`, `concurrency_group`.
+
+        Raises:
+            DeclarationError: no job, no trigger, triggers that exclude each other, or `depends_on=`.
+        """
+        from ematix_flow.declare.workflow import declare_workflow
+
+        return declare_workflow(
+            name=name,
+            jobs=jobs,
+            where=user_location(),
+            triggered_by=triggered_by,
+            schedule=schedule,
+            timezone=timezone,
+            on_message=on_message,
+            **options,
+        )
 
 
 def _not_yet(what: str) -> UnsupportedBackend:

@@ -9,9 +9,10 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any, Literal
 
+from ematix_flow.declare import registry
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.registry import SourceLocation
-from ematix_flow.declare.schedule import RetryPolicy, check_schedule, retry_policy
+from ematix_flow.declare.schedule import Orchestration, orchestration
 from ematix_flow.declare.sql_dialects import SqlDialect, checked_dialect
 from ematix_flow.declare.steps import RowStep
 from ematix_flow.declare.table import table_spec
@@ -26,6 +27,8 @@ OnDrift = Literal["evolve", "warn", "error"]
 DEFAULT_CONNECTION = "default"
 _FORCED_PATHS: dict[str, Engine] = {"same_db": "pushdown", "cross_db": "spark"}
 _ENGINES = ("auto", "pushdown", "spark", "native")
+_WITHOUT_BOOKS = ("rabbitmq", "pubsub", "kinesis")
+"""What has been sent there cannot be found again, so a second run would send it twice."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ PostStep = str | Callable[..., Any] | TransformRef
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipelineSpec:
+class PipelineSpec(Orchestration):
     """A declared pipeline: every argument checked, synonyms resolved, nothing started."""
 
     name: str
@@ -48,8 +51,6 @@ class PipelineSpec:
     targets: tuple[TargetSpec, ...]
     is_fan_out: bool
     where: SourceLocation
-    schedule: str | None = None
-    timezone: str | None = None
     source_connection: ConnectionRef | None = None
     source_table: str | None = None
     parallel_reads: int | None = None
@@ -63,9 +64,6 @@ class PipelineSpec:
     transforms_pre: tuple[RowStep, ...] = ()
     transforms_post: tuple[PostStep, ...] = ()
     continue_on_failure_post: bool = False
-    depends_on: tuple[str, ...] = ()
-    upstream_freshness_secs: float | None = None
-    retry: RetryPolicy = RetryPolicy()
     quality: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -81,6 +79,17 @@ class PipelineSpec:
     def calls_python(self) -> bool:
         """Whether its SQL may call functions in Python, which Spark alone can."""
         return bool(self.udfs or self.aggregate_udfs)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a run that was cut off may be started again without asking anybody.
+
+        Every mode is, on targets that know which logical runs they hold: there, a run is applied once however often it
+        is started.
+        """
+        if self.idempotent is not None:
+            return self.idempotent
+        return all(_kind(target.connection) not in _WITHOUT_BOOKS for target in self.targets)
 
     def history_name(self, target: TargetSpec) -> str:
         """The name under which watermark and history of one target are kept."""
@@ -256,7 +265,7 @@ def build_spec(function: Callable[..., Any], where: SourceLocation, options: Map
         )
     if given["on_drift"] not in ("evolve", "warn", "error"):
         raise InvalidDeclaration(f"on_drift must be 'evolve', 'warn' or 'error', not {given['on_drift']!r}.")
-    check_schedule(name, given["schedule"], given["timezone"])
+    orchestrated = orchestration(name, given)
     check_udfs(given["udfs"], given["aggregate_udfs"])
     if given["expectations"] is not None or given["freshness_column"] is not None:
         # A gate that is accepted and never closes would be worse than none.
@@ -271,8 +280,6 @@ def build_spec(function: Callable[..., Any], where: SourceLocation, options: Map
         targets=_targets(name, given),
         is_fan_out=given["targets"] is not None,
         where=where,
-        schedule=given["schedule"],
-        timezone=given["timezone"],
         source_connection=_connection_ref("source_connection", given["source_connection"]),
         source_table=source_table,
         parallel_reads=checked_parallel_reads(given["parallel_reads"]),
@@ -285,10 +292,8 @@ def build_spec(function: Callable[..., Any], where: SourceLocation, options: Map
         transforms_pre=as_row_steps(given["transforms_pre"]),
         transforms_post=as_post_steps(given["transforms_post"]),
         continue_on_failure_post=given["continue_on_failure_post"],
-        depends_on=_upstreams(given["depends_on"]),
-        upstream_freshness_secs=given["upstream_freshness_secs"],
-        retry=retry_policy(name, given["retry"]),
         quality={key: given[key] for key in QUALITY_OPTIONS},
+        **vars(orchestrated),
     )
 
 
@@ -362,13 +367,6 @@ def _connection_ref(option: str, written: Any) -> ConnectionRef | None:
     raise WrongDeclarationType(f"{option}= takes a connection or its name, not {written!r}.")
 
 
-def _upstreams(written: Any) -> tuple[str, ...]:
-    """Names of upstream pipelines, given as names or as the decorated functions themselves."""
-    if written is None:
-        return ()
-    entries = [written] if isinstance(written, str | Pipeline) else list(written)
-    names = tuple(entry.name if isinstance(entry, Pipeline) else entry for entry in entries)
-    for upstream in names:
-        if not isinstance(upstream, str):
-            raise WrongDeclarationType(f"depends_on= takes pipelines and their names, not {upstream!r}.")
-    return names
+def _kind(connection: ConnectionRef) -> str | None:
+    known = registry.current().connection(connection) if isinstance(connection, str) else connection
+    return known.kind if known is not None else None

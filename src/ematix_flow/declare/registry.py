@@ -20,7 +20,7 @@ from ematix_flow.errors import DuplicateName, InvalidDeclaration
 if TYPE_CHECKING:
     from ematix_flow.declare.connection import Connection
 
-Shelf = Literal["connection", "pipeline", "transform", "feature view", "streaming pipeline"]
+Shelf = Literal["connection", "pipeline", "transform", "feature view", "streaming pipeline", "workflow"]
 """The sorts of things that have names of their own; a pipeline and a transform may share one."""
 
 
@@ -76,6 +76,8 @@ class Registry:
         self._lock = threading.RLock()
         self._connections: dict[str, tuple[Connection, SourceLocation]] = {}
         self._shelves: dict[Shelf, dict[str, Declared]] = {}
+        self._upstreams: dict[str, tuple[str, ...]] = {}
+        self._awaited: set[str] = set()
 
     # Connections: the last one wins, wherever it comes from, as documented for `register_connection`.
 
@@ -108,13 +110,16 @@ class Registry:
 
     # Everything else: a name belongs to one place.
 
-    def add_pipeline(self, name: str, pipeline: object, where: SourceLocation) -> None:
-        """Register a batch pipeline.
+    def add_pipeline(self, name: str, pipeline: object, where: SourceLocation, upstreams: tuple[str, ...] = ()) -> None:
+        """Register a batch pipeline, and the names of the pipelines it waits for.
 
         Raises:
             DuplicateName: Another place already declares a pipeline of this name. Nothing is changed then.
         """
-        self._add("pipeline", name, pipeline, where)
+        with self._lock:
+            self._add("pipeline", name, pipeline, where)
+            self._upstreams[name] = upstreams
+            self._awaited.update(upstreams)
 
     def pipeline(self, name: str) -> Declared | None:
         """The pipeline of this name, or None."""
@@ -123,6 +128,16 @@ class Registry:
     def pipelines(self) -> tuple[Declared, ...]:
         """All pipelines, in order of declaration."""
         return self._all("pipeline")
+
+    def upstreams(self) -> dict[str, tuple[str, ...]]:
+        """A copy: every pipeline, and the names it waits for, which need not be declared yet."""
+        with self._lock:
+            return dict(self._upstreams)
+
+    def is_awaited(self, name: str) -> bool:
+        """Whether a pipeline waits for this name, or once did."""
+        with self._lock:
+            return name in self._awaited
 
     def add_transform(self, name: str, transform: object, where: SourceLocation) -> None:
         """Register a post-load transform; duplicates are refused as for pipelines."""
@@ -160,11 +175,25 @@ class Registry:
         """All streaming pipelines, in order of declaration."""
         return self._all("streaming pipeline")
 
+    def add_workflow(self, name: str, workflow: object, where: SourceLocation) -> None:
+        """Register a workflow; duplicates are refused as for pipelines."""
+        self._add("workflow", name, workflow, where)
+
+    def workflow(self, name: str) -> Declared | None:
+        """The workflow of this name, or None."""
+        return self._get("workflow", name)
+
+    def workflows(self) -> tuple[Declared, ...]:
+        """All workflows, in order of declaration."""
+        return self._all("workflow")
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._connections.clear()
             self._shelves.clear()
+            self._upstreams.clear()
+            self._awaited.clear()
 
     def _add(self, shelf: Shelf, name: str, thing: object, where: SourceLocation) -> None:
         if not isinstance(name, str) or not name.strip():

@@ -9,9 +9,10 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from ematix_flow.declare import registry
 from ematix_flow.declare.connection import Connection
+from ematix_flow.declare.dependencies import refuse_cycle
 from ematix_flow.declare.pipeline import parameter_count
 from ematix_flow.declare.registry import SourceLocation, function_location
-from ematix_flow.declare.schedule import check_schedule, retry_policy
+from ematix_flow.declare.schedule import Orchestration, orchestration
 from ematix_flow.declare.source import BatchSource
 from ematix_flow.errors import InvalidDeclaration, WrongConnectionType, WrongDeclarationType, closest, listed
 
@@ -106,27 +107,21 @@ class WatermarkStore(Protocol):
 class WarehousePipeline:
     """A declared pipeline between warehouses. Calling it runs it once."""
 
-    timezone: str | None = None
-
     def __init__(
         self,
         function: Callable[[], str | None],
         *,
         source: WarehouseSource,
         target: WarehouseTarget,
-        schedule: str | None,
         name: str,
         where: SourceLocation,
-        depends_on: Any = None,
-        upstream_freshness_secs: float | None = None,
-        retry: Mapping[str, Any] | None = None,
+        orchestration: Orchestration,
         incremental_column: str | None = None,
         watermark_store: WatermarkStore | None = None,
     ) -> None:
         self.function, self.source, self.target = function, source, target
-        self.schedule, self.name, self.where = schedule, name, where
-        self.depends_on, self.upstream_freshness_secs = depends_on, upstream_freshness_secs
-        self.retry = retry_policy(name, retry)
+        self.name, self.where, self.orchestration = name, where, orchestration
+        self.schedule = orchestration.schedule
         self.incremental_column, self.watermark_store = incremental_column, watermark_store
         self.__name__ = name
 
@@ -189,21 +184,27 @@ def warehouse_pipeline(
         where = function_location(function)
         chosen = name or function.__name__
         parameter_count(function, allowed=(0,), what="warehouse pipeline")
-        check_schedule(chosen, schedule, None)
+        orchestrated = orchestration(
+            chosen,
+            {
+                "schedule": schedule,
+                "depends_on": depends_on,
+                "upstream_freshness_secs": upstream_freshness_secs,
+                "retry": retry,
+            },
+        )
+        refuse_cycle(chosen, orchestrated.depends_on, where)
         pipeline = WarehousePipeline(
             function,
             source=origin,
             target=target,
-            schedule=schedule,
             name=chosen,
             where=where,
-            depends_on=depends_on,
-            upstream_freshness_secs=upstream_freshness_secs,
-            retry=retry,
+            orchestration=orchestrated,
             incremental_column=incremental_column,
             watermark_store=watermark_store,
         )
-        registry.current().add_pipeline(chosen, pipeline, where)
+        registry.current().add_pipeline(chosen, pipeline, where, orchestrated.depends_on)
         return pipeline
 
     return declare

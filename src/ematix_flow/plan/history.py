@@ -89,8 +89,6 @@ def history_statements(load: Load) -> tuple[Statement, ...]:
     keys = [(name, load.target.table.column(name).type) for name in words.key_names]
     made = words.dialect.create_scratch(SCRATCH, resolved_versions(words), keys)
     statements.append(Statement(made, why="work out the versions"))
-    if counting := words.dialect.count_scratch(SCRATCH):
-        statements.append(Statement(counting, why="let the planner know how many they are"))
     statements += _apply(words)
     if load.target.exact_history:
         statements.append(_remember_reopenings(words))

@@ -21,6 +21,7 @@ from ematix_flow.contracts.plans import (
     SourceQuery,
     Stamp,
 )
+from ematix_flow.contracts.run_context import before_commit, between_steps
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.target import TargetSpec
@@ -29,6 +30,7 @@ from ematix_flow.plan.batch import SourceSide, plan_load
 from ematix_flow.plan.words import plan_words, report_words
 from ematix_flow.run.in_memory import load_from_memory, with_frame_at_hand
 from ematix_flow.run.places import Places, needing_spark
+from ematix_flow.watch.openlineage import reading_for_run
 
 if TYPE_CHECKING:
     from ematix_flow.run.sharing import Sharing
@@ -84,6 +86,8 @@ def load_target(
     assert isinstance(books, KeepsBooks)
     name = spec.history_name(target)
     began = time.perf_counter()
+    between_steps()
+    reading_for_run(spec, target, query, places.source_connection.connection, places.target_connection.connection)
     observer.step("plan", "running")
     run = books.open_run(
         name,
@@ -134,6 +138,7 @@ def walk(
     """Do what the plan says, on the route it says."""
     if plan.route.engine == "pushdown":
         assert isinstance(places.target, Settles)
+        before_commit()
         observer.step("settle", "running")
         began = time.perf_counter()
         report = places.target.settle(plan, run, stamp, None, dry_run=dry_run)

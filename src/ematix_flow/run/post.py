@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ematix_flow.config.handles import ConnectionHandle
 from ematix_flow.config.resolve import ResolvedConnection, resolve
 from ematix_flow.contracts.backend import KeepsBooks
 from ematix_flow.contracts.plans import OpenedRun, RunResult
+from ematix_flow.contracts.run_context import between_steps, current_run
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.declare import registry
 from ematix_flow.declare.pipeline import (
@@ -74,8 +76,13 @@ def run_post_steps(
     parent = ParentRun(
         spec.name, run.run_id, *(int(result.get(f"rows_{n}", 0)) for n in ("inserted", "updated", "unchanged"))
     )
+    first = _first_step()
     for index, step in enumerate(spec.transforms_post):
         name = step_name(index, step)
+        if index < first:
+            observer.step(f"post[{index}]", "skipped", "done by an earlier attempt")
+            continue
+        between_steps()
         started, began = now(), time.perf_counter()
         observer.step(f"post[{index}]", "running")
         try:
@@ -88,6 +95,13 @@ def run_post_steps(
             continue
         _record(resolved, run, name, None, metrics, started)
         observer.step(f"post[{index}]", "succeeded", name, (time.perf_counter() - began) * 1000)
+
+
+def _first_step() -> int:
+    """The after-load step that the run begins with: later than 0 when an earlier attempt got further."""
+    run = current_run()
+    found = re.fullmatch(r"post\[(\d+)\]", run.restart_from or "") if run is not None else None
+    return int(found[1]) if found else 0
 
 
 def step_name(index: int, step: PostStep) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from ematix_flow.contracts.orchestration import RunEvent
 from ematix_flow.contracts.runtime import RunHistory, RunKind, RunRecord, RunStatus, StepStatus
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import FlowError
@@ -76,6 +77,17 @@ class RunRecorder:
         if detail:
             step["detail"] = scrub(detail)
         self._write("running")
+        self._add_event(name, status, scrub(detail), duration_ms)
+
+    def _add_event(self, step: str, status: StepStatus, detail: str, duration_ms: float | None) -> None:
+        """Append to the run's events, in stores that keep them."""
+        add = getattr(self._history, "add_event", None)
+        if add is None:
+            return
+        try:
+            add(RunEvent(self._run_id, self._clock(), step, status, detail, duration_ms))
+        except Exception as exc:  # as for records: the store never stops a run
+            log.debug("an event of run '%s' is not recorded: %s", self._run_id, scrub(str(exc)))
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """Facts of a run that is under way; they replace earlier ones of the same name."""

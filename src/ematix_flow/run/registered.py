@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Literal, TypeVar
 
 from ematix_flow.config.handles import ConnectionHandle
 from ematix_flow.declare import registry
 from ematix_flow.declare.connection import Connection
+from ematix_flow.declare.dependencies import refuse_cycle
 from ematix_flow.declare.pipeline import Pipeline, PipelineSpec, as_names, checked_engine, seconds
-from ematix_flow.declare.registry import caller_location, function_location
-from ematix_flow.declare.schedule import check_schedule, retry_policy
+from ematix_flow.declare.registry import Declared, caller_location, function_location
+from ematix_flow.declare.schedule import Orchestration, RetryPolicy, orchestration
 from ematix_flow.declare.source import BatchSource
 from ematix_flow.declare.table import table_spec
 from ematix_flow.declare.target import TargetSpec, check_target
+from ematix_flow.declare.trigger import TriggerOp
+from ematix_flow.declare.workflow import Workflow, jobs_by_workflow
 from ematix_flow.errors import UnknownName, WrongDeclarationType, closest, listed
+from ematix_flow.plan import cron
+from ematix_flow.plan.due import DueRule
+from ematix_flow.plan.graph import Graph
 from ematix_flow.run import preview as looking, runner
 from ematix_flow.run.preview_result import PreviewResult, ValidateResult
+
+_Function = TypeVar("_Function", bound=Callable[[], Any])
 
 
 @dataclass(frozen=True)
@@ -40,11 +48,40 @@ class RegistryEntry:
     schedule: str | None
 
 
+@dataclass(frozen=True)
+class Orchestrated:
+    """A pipeline or a workflow with everything the orchestrator needs to know of it.
+
+    Attributes:
+        due: Its schedule with what becomes of missed times; None when no clock starts it.
+        upstreams: Pipelines that must have succeeded before; a workflow has `triggered_by` instead.
+        freshness_s: How old their success may be.
+        is_repeatable: Whether a run that was cut off may be started again without asking anybody.
+        jobs: The pipelines of a workflow, upstreams first; streams are not among them, since they run all the time.
+        triggered_by: What must have succeeded since the workflow last did.
+        thing: What was declared; a pipeline can be called.
+    """
+
+    name: str
+    kind: Literal["pipeline", "workflow"]
+    due: DueRule | None
+    upstreams: tuple[str, ...]
+    freshness_s: float | None
+    retry: RetryPolicy
+    is_repeatable: bool
+    priority: int
+    concurrency_group: str | None
+    jobs: tuple[str, ...]
+    triggered_by: TriggerOp | None
+    thing: Any
+
+
 class RegisteredFunction:
     """A bare function registered by name: it runs itself and returns a dict."""
 
-    def __init__(self, name: str, function: Callable[[], Any], schedule: str | None, timezone: str | None) -> None:
-        self.name, self.function, self.schedule, self.timezone = name, function, schedule, timezone
+    def __init__(self, name: str, function: Callable[[], Any], orchestration: Orchestration) -> None:
+        self.name, self.function, self.orchestration = name, function, orchestration
+        self.schedule, self.timezone = orchestration.schedule, orchestration.timezone
         self.__name__ = getattr(function, "__name__", name)
 
     def __call__(self) -> Any:
@@ -55,18 +92,32 @@ def register(
     *,
     name: str,
     schedule: str | None,
-    depends_on: Sequence[str] | None = None,
+    depends_on: Any = None,
     upstream_freshness_secs: float | None = None,
-    retry: dict[str, Any] | None = None,
+    retry: Mapping[str, Any] | None = None,
     timezone: str | None = None,
-) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    """Register a function without arguments as a pipeline. Returns the function unchanged."""
-    check_schedule(name, schedule, timezone)
-    retry_policy(name, retry)
+    catchup: str = "none",
+    max_catchup: int = 100,
+    repeated_hour: str = "once",
+    missing_hour: str = "shift",
+    idempotent: bool | None = None,
+    priority: int = 0,
+    concurrency_group: str | None = None,
+) -> Callable[[_Function], _Function]:
+    """Register a function without arguments as a pipeline. Returns the function unchanged.
 
-    def declare(function: Callable[[], Any]) -> Callable[[], Any]:
-        entry = RegisteredFunction(name, function, schedule, timezone)
-        registry.current().add_pipeline(name, entry, function_location(function))
+    Nobody but its author knows whether such a function may be repeated after a crash: `idempotent=True` says so.
+
+    Raises:
+        DeclarationError: an option is wrong, or the pipeline would wait for itself. Nothing is registered then.
+    """
+    orchestrated = orchestration(name, locals())
+
+    def declare(function: _Function) -> _Function:
+        where = function_location(function)
+        refuse_cycle(name, orchestrated.depends_on, where)
+        entry = RegisteredFunction(name, function, orchestrated)
+        registry.current().add_pipeline(name, entry, where, orchestrated.depends_on)
         return function
 
     return declare
@@ -77,9 +128,51 @@ def list_pipelines() -> list[ScheduledPipeline]:
     found = []
     for entry in registry.current().pipelines():
         thing: Any = entry.thing
-        spec = thing.spec if isinstance(thing, Pipeline) else thing
-        found.append(ScheduledPipeline(entry.name, spec.schedule, thing, spec.timezone))
+        declared = _orchestration(thing)
+        found.append(ScheduledPipeline(entry.name, declared.schedule, thing, declared.timezone))
     return found
+
+
+def orchestrated() -> tuple[Orchestrated, ...]:
+    """Every pipeline and every workflow, in the order of declaration, pipelines first."""
+    pipelines = [_orchestrated_pipeline(entry) for entry in registry.current().pipelines()]
+    repeatable = {entry.name for entry in pipelines if entry.is_repeatable}
+    graph = Graph({entry.name: entry.upstreams for entry in pipelines})
+    members = jobs_by_workflow()
+    return (
+        *pipelines,
+        *(
+            _orchestrated_workflow(entry, graph.order(job for job in members[entry.name] if job in graph), repeatable)
+            for entry in registry.current().workflows()
+        ),
+    )
+
+
+def depends_on_of(name: str) -> tuple[str, ...]:
+    """The names a pipeline waits for. KeyError for an unknown one."""
+    return _orchestration(get_pipeline(name)).depends_on
+
+
+def upstream_freshness_secs_of(name: str) -> float | None:
+    """How old the success of its upstreams may be. KeyError for an unknown one."""
+    return _orchestration(get_pipeline(name)).upstream_freshness_secs
+
+
+def retry_policy_of(name: str) -> RetryPolicy:
+    """How it is tried again. KeyError for an unknown one."""
+    return _orchestration(get_pipeline(name)).retry
+
+
+def order_for_run_due(names: Iterable[str]) -> list[str]:
+    """Some pipelines so that upstreams come first; the given order is kept where nothing speaks against it."""
+    return list(Graph(registry.current().upstreams()).order(names))
+
+
+def forecast_next_run(
+    schedule: str | None, *, now: datetime | None = None, timezone: str | tzinfo | None = None
+) -> datetime | None:
+    """The first fire time later than `now` (this moment without it), in UTC; None without a schedule."""
+    return cron.forecast_next_run(schedule, now=now or datetime.now(cron.UTC), timezone=timezone)
 
 
 def list_transforms() -> list[RegistryEntry]:
@@ -181,6 +274,59 @@ def sync(
         engine=checked_engine("auto", force_path),
     )
     return looking.dry_run(pipeline) if dry_run else runner.run_pipeline(pipeline)
+
+
+def _orchestration(thing: Any) -> Orchestration:
+    """A declared pipeline is one itself; everything else that is registered has one."""
+    found: Orchestration = thing.spec if isinstance(thing, Pipeline) else thing.orchestration
+    return found
+
+
+def _due_rule(declared: Orchestration) -> DueRule | None:
+    if declared.schedule is None:
+        return None
+    schedule = cron.Schedule(
+        declared.schedule, declared.timezone, repeated_hour=declared.repeated_hour, missing_hour=declared.missing_hour
+    )
+    return DueRule(schedule, catchup=declared.catchup, max_catchup=declared.max_catchup)
+
+
+def _orchestrated_pipeline(entry: Declared) -> Orchestrated:
+    declared = _orchestration(entry.thing)
+    return Orchestrated(
+        name=entry.name,
+        kind="pipeline",
+        due=_due_rule(declared),
+        upstreams=declared.depends_on,
+        freshness_s=declared.upstream_freshness_secs,
+        retry=declared.retry,
+        is_repeatable=declared.is_repeatable,
+        priority=declared.priority,
+        concurrency_group=declared.concurrency_group,
+        jobs=(),
+        triggered_by=None,
+        thing=entry.thing,
+    )
+
+
+def _orchestrated_workflow(entry: Declared, jobs: tuple[str, ...], repeatable: set[str]) -> Orchestrated:
+    workflow = entry.thing
+    assert isinstance(workflow, Workflow)
+    follows = all(job in repeatable for job in jobs)
+    return Orchestrated(
+        name=entry.name,
+        kind="workflow",
+        due=_due_rule(workflow),
+        upstreams=(),
+        freshness_s=None,
+        retry=workflow.retry,
+        is_repeatable=follows if workflow.idempotent is None else workflow.idempotent,
+        priority=workflow.priority,
+        concurrency_group=workflow.concurrency_group,
+        jobs=jobs,
+        triggered_by=workflow.triggered_by,
+        thing=workflow,
+    )
 
 
 def _connection(given: Any) -> str | Connection:

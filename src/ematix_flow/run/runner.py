@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ematix_flow.config.project import PROJECT_FILE, project_settings
 from ematix_flow.config.spark_place import spark_settings
 from ematix_flow.contracts.plans import SourceQuery
+from ematix_flow.contracts.run_context import RunContext, between_steps, current_run
 from ematix_flow.contracts.runtime import RunObserver, SilentObserver, StepStatus
 from ematix_flow.declare.pipeline import PipelineSpec, checked_engine
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import FlowError, InvalidConfig
+from ematix_flow.errors import FlowError, InvalidConfig, RunCancelled, StepFailed
 from ematix_flow.run.fanout import FanOut, StagesOfTargets
 from ematix_flow.run.loads import load_target, new_run_id, warn_about_keys
 from ematix_flow.run.maintenance import maintain_loaded
@@ -22,8 +23,10 @@ from ematix_flow.run.post import finish_load, run_transform
 from ematix_flow.run.recorder import RunRecorder
 from ematix_flow.run.runlogs.open import current_run_log
 from ematix_flow.run.source_rows import source_of
+from ematix_flow.watch.openlineage import RunLineage
+from ematix_flow.watch.traces import StepSpans, pipeline_run_span
 
-__all__ = ["run_pipeline", "run_transform"]
+__all__ = ["run_function", "run_pipeline", "run_transform"]
 
 
 def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer: RunObserver | None = None) -> Any:
@@ -42,28 +45,61 @@ def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer
         FlowError: the load was refused or failed. The target is as it was.
     """
     spec = in_this_project(spec)
-    run_id = new_run_id()
-    recorder = RunRecorder(current_run_log(), spec.name, run_id)
-    watching = _Both(observer or SilentObserver(), StagesOfTargets(recorder) if spec.is_fan_out else recorder)
+    run = current_run()
+    if run is None or run.pipeline != spec.name:
+        run = RunContext(spec.name, new_run_id())
+    run_id = run.run_id
+    recorder = RunRecorder(current_run_log(), spec.name, run_id, attempt=run.attempt, extras=run.facts)
+    lineage = RunLineage(spec.name, run_id, nominal_at=run.slot)
+    with pipeline_run_span(spec.name, run.attempt), lineage, StepSpans() as spans:
+        told = StagesOfTargets(recorder) if spec.is_fan_out else recorder
+        watching = _Several(observer or SilentObserver(), told, spans)
+        recorder.start()
+        try:
+            if spec.is_fan_out:
+                result = FanOut(spec, run_id, logical_run, watching).run()
+            else:
+                result = _run_one(spec, spec.target, run_id, logical_run, watching)
+        except (KeyboardInterrupt, RunCancelled) as exc:
+            recorder.finish("cancelled", error=exc if isinstance(exc, FlowError) else "interrupted")
+            raise
+        except BaseException as exc:
+            watching.failed()
+            recorder.finish("failed", error=exc)
+            if isinstance(exc, FlowError):
+                raise exc.at(str(spec.where)) from exc.__cause__
+            raise
+        try:
+            maintain_loaded(spec, result, watching)
+        finally:
+            recorder.finish("failed" if _failed(result) else "succeeded", result=result)
+        return lineage.told(result)
+
+
+def run_function(name: str, function: Callable[[], Any]) -> Any:
+    """Call a bare function that was registered by name: it moves rows itself, and is recorded all the same.
+
+    Raises:
+        StepFailed: it raised something that is no error of ours.
+    """
+    run = current_run()
+    if run is None or run.pipeline != name:
+        run = RunContext(name, new_run_id())
+    recorder = RunRecorder(current_run_log(), name, run.run_id, attempt=run.attempt, extras=run.facts)
     recorder.start()
     try:
-        if spec.is_fan_out:
-            result = FanOut(spec, run_id, logical_run, watching).run()
-        else:
-            result = _run_one(spec, spec.target, run_id, logical_run, watching)
-    except KeyboardInterrupt:
-        recorder.finish("cancelled", error="interrupted")
+        with pipeline_run_span(name, run.attempt), RunLineage(name, run.run_id, nominal_at=run.slot) as lineage:
+            between_steps()
+            result = lineage.told(function())
+    except (KeyboardInterrupt, RunCancelled) as exc:
+        recorder.finish("cancelled", error=exc if isinstance(exc, FlowError) else "interrupted")
         raise
-    except BaseException as exc:
-        watching.failed()
+    except Exception as exc:
         recorder.finish("failed", error=exc)
         if isinstance(exc, FlowError):
-            raise exc.at(str(spec.where)) from exc.__cause__
-        raise
-    try:
-        maintain_loaded(spec, result, watching)
-    finally:
-        recorder.finish("failed" if _failed(result) else "succeeded", result=result)
+            raise
+        raise StepFailed(f"Pipeline '{name}' raised {type(exc).__name__}: {exc}") from exc
+    recorder.finish("succeeded", result)
     return result
 
 
@@ -107,8 +143,8 @@ def _failed(result: Any) -> bool:
     return isinstance(result, Mapping) and bool(result.get("errors"))
 
 
-class _Both:
-    """Tells two observers; a broken one is a warning and is not told again."""
+class _Several:
+    """Tells several observers; a broken one is a warning and is not told again."""
 
     def __init__(self, *observers: RunObserver) -> None:
         self._observers = list(observers)

@@ -19,6 +19,7 @@ from ematix_flow.config.spark_place import spark_settings
 from ematix_flow.contracts.backend import Backend, KeepsBooks, RunsOnSpark, Settles, SpeaksSql, WritesFrames
 from ematix_flow.contracts.left_out import LeftOutFile, left_out_by, left_out_words
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp, WatermarkRule
+from ematix_flow.contracts.run_context import before_commit
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.declare.pipeline import Mover
@@ -127,6 +128,7 @@ def write_rows(
     values = {"_loaded_at": F.lit(stamp.now).cast("timestamp"), "_batch_id": F.lit(stamp.run_id)}
     for column in stamps(plan.target):
         shaped = shaped.withColumn(column.name, values[column.name])
+    before_commit()
     report = target.write(shaped, plan, run, stamp, dry_run=dry_run)
     observer.step("write", "succeeded", report_words(report, plan), (time.perf_counter() - began) * 1000)
     return report

@@ -11,6 +11,7 @@ from uuid import uuid4
 from ematix_flow.contracts.backend import Settles
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, Landed, OpenedRun, SettleReport, Stamp
+from ematix_flow.contracts.run_context import before_commit
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.errors import counted
 from ematix_flow.plan.words import report_words
@@ -51,6 +52,7 @@ def land_and_settle(
         said = "" if landed.rows is None else counted(landed.rows, "row")
         observer.step("stage", "succeeded", said, (time.perf_counter() - began) * 1000)
         before_settling()
+        before_commit()
         observer.step("settle", "running")
         began = time.perf_counter()
         report = target.settle(plan, run, stamp, landed, dry_run=dry_run)

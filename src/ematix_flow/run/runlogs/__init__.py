@@ -1,1 +1,1 @@
-"""Where run records are kept: one file per kind of store, and `open.py`, which chooses by URL and may fail softly."""
+"""Run logs: one file per kind of store, what databases share in `sql….py`, and `open.py`, which may fail softly."""

@@ -11,26 +11,20 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from urllib.parse import parse_qsl
 
 from ematix_flow.config.project import project_settings
 from ematix_flow.config.secrets import expand_field
+from ematix_flow.contracts.orchestration import RunLog
 from ematix_flow.contracts.runtime import RunHistory
 from ematix_flow.declare.redaction import display_url, scrub
-from ematix_flow.errors import FlowError, InvalidConfig, closest, listed
+from ematix_flow.errors import FlowError
+from ematix_flow.run.runlogs.urls import from_url
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PATH = "~/.ematix-flow/run_log.db"
 URL_VARIABLE = "EMATIX_FLOW_RUN_LOG_URL"
 PATH_VARIABLE = "EMATIX_FLOW_RUN_LOG_PATH"
-
-_BUILT = ("sqlite", "file", "memory")
-_PLANNED = (
-    *("postgres", "postgresql", "mysql", "mariadb", "duckdb"),
-    *("s3", "gs", "gcs", "azure", "azureblob"),
-)
-_SQLITE_OPTIONS = ("max_age_days", "max_records")
 
 
 def run_log_url(chosen: str | None = None) -> str:
@@ -46,37 +40,7 @@ def run_log_url(chosen: str | None = None) -> str:
     return expand_field(written) if written else DEFAULT_PATH
 
 
-def from_url(url: str) -> RunHistory:
-    """Open the run log at a URL or path; the strict way.
-
-    Raises:
-        InvalidConfig: Empty, an unknown scheme, a store that is not part of this version, or a wrong option.
-        ConnectionFailed: The store is there in name only.
-    """
-    if not url.strip():
-        raise InvalidConfig(
-            "The run log's URL is empty.", fix=f"for example sqlite:///var/lib/flow/run_log.db ({_choices()})"
-        )
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return _sqlite(url)
-    scheme = scheme.lower()
-    if scheme in ("sqlite", "file"):
-        return _sqlite(rest)
-    if scheme == "memory":
-        from ematix_flow.run.runlogs.memory import InMemoryRunLog
-
-        return InMemoryRunLog()
-    if scheme in _PLANNED:
-        raise InvalidConfig(
-            f"A run log in {scheme}:// is not part of this version yet.", fix=f"use one of {_choices()}"
-        )
-    raise InvalidConfig(
-        f"The run log's scheme '{scheme}' is unknown.", fix=closest(scheme, _BUILT) or f"use one of {_choices()}"
-    )
-
-
-def open_run_log(url: str | None = None, *, warn: Callable[[str], None] | None = None) -> RunHistory | None:
+def open_run_log(url: str | None = None, *, warn: Callable[[str], None] | None = None) -> RunLog | None:
     """The run log that is meant, or None after one warning when it cannot be had; work goes on without history then.
 
     Args:
@@ -141,28 +105,3 @@ def use_run_log(history: RunHistory | None) -> Iterator[None]:
     finally:
         with _lock:
             _chosen.pop()
-
-
-def _sqlite(written: str) -> RunHistory:
-    from ematix_flow.run.runlogs.sqlite import SqliteRunLog
-
-    path, _, query = written.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    for name in options:
-        if name not in _SQLITE_OPTIONS:
-            raise InvalidConfig(
-                f"The run log's option '{name}' is unknown.",
-                fix=closest(name, _SQLITE_OPTIONS) or f"known: {listed(_SQLITE_OPTIONS)}",
-            )
-    if not path:
-        raise InvalidConfig("The run log's path is empty.", fix="for example sqlite:///var/lib/flow/run_log.db")
-    try:
-        age = float(options["max_age_days"]) if "max_age_days" in options else None
-        count = int(options["max_records"]) if "max_records" in options else None
-    except ValueError:
-        raise InvalidConfig("The run log's max_age_days and max_records are numbers.") from None
-    return SqliteRunLog(path, max_age_days=age, max_records=count)
-
-
-def _choices() -> str:
-    return "a path, sqlite:///path, memory://"

@@ -1,0 +1,167 @@
+"""`flow run-due`: everything that is due, now, in this process. For cron, systemd timers and Kubernetes CronJobs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.cli.declared import add_module, load, prints_on_stderr
+from ematix_flow.cli.run_log_options import add_run_log, run_log_for_writing
+from ematix_flow.cli.spark_options import add_spark_place, spark_place
+from ematix_flow.cli.watch_options import add_watching, watching
+
+if TYPE_CHECKING:
+    from ematix_flow.cli.console import Console
+    from ematix_flow.cli.parser import CommandParser
+    from ematix_flow.contracts.orchestration import RunLog
+    from ematix_flow.contracts.runtime import RunHistory
+
+log = logging.getLogger(__name__)
+
+
+def configure(parser: CommandParser) -> None:
+    """The module, the moment, and who hears of it."""
+    add_module(parser)
+    parser.add_argument("--now", type=instant, metavar="ISO", help="as if it were that time; naive means UTC")
+    parser.add_argument(
+        "--interval", type=positive, default=60.0, metavar="S", help="how often this command is called (default 60)"
+    )
+    add_spark_place(parser)
+    add_run_log(parser, may_be_off=True)
+    add_watching(parser)
+    parser.say(
+        "exit codes: 0 nothing failed, 1 a pipeline failed, 2 the command or the configuration is wrong",
+        example="flow run-due --module my_pipelines",
+        then="flow status --module my_pipelines   shows what waits and why, flow scheduler runs without cron",
+    )
+
+
+def run(args: Namespace, console: Console) -> int:
+    """Look, run, print one JSON object."""
+    from ematix_flow.orchestrate.run_due import run_due
+    from ematix_flow.run.registered import orchestrated
+
+    load(args.module)
+    now = args.now or datetime.now(timezone.utc)
+    stop = threading.Event()
+    with (
+        spark_place(args),
+        run_log_for_writing(args, console) as history,
+        stopping(stop),
+        prints_on_stderr(),
+    ):
+        store = orchestrating(history, console)
+        with watching(args, console, store) as telling:
+            result = run_due(
+                orchestrated(),
+                store,
+                telling,
+                now=now,
+                interval_s=args.interval,
+                say=console.note,
+                stop=stop,
+            )
+    console.json(
+        {
+            "ran": [{**_as_mapping(one.result), "_pipeline": one.name} for one in result.fired],
+            "failed": [
+                {
+                    "pipeline": one.name,
+                    "error": one.error_message,
+                    "error_type": one.error_type,
+                    "attempt_count": one.attempt_count,
+                    "gave_up": one.gave_up,
+                }
+                for one in result.failed
+            ],
+            "skipped": [{"pipeline": one.name, "reason": one.reason} for one in result.skipped],
+        }
+    )
+    return 1 if result.failed else 0
+
+
+def orchestrating(history: RunHistory | None, console: Console) -> RunLog:
+    """The run log, if it can hold claims; else one in memory, after saying what that means."""
+    store = claimable(history)
+    if store is not None:
+        return store
+    from ematix_flow.run.runlogs.memory import InMemoryRunLog
+
+    console.warning(
+        "without a run log in a database nothing is remembered between two calls: a second call in the same interval, "
+        "or on another host, runs the same pipelines again (targets apply a slot once), and retries do not happen"
+    )
+    return InMemoryRunLog()
+
+
+def claimable(history: RunHistory | None) -> RunLog | None:
+    """The run log if it can hold claims; those in object stores cannot."""
+    from ematix_flow.contracts.orchestration import RunLog
+
+    if not isinstance(history, RunLog):
+        return None
+    try:
+        history.open_slots("")
+    except NotImplementedError:
+        return None
+    return history
+
+
+class stopping:
+    """While a block runs, SIGTERM lets what is under way end and keeps the rest from beginning."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+
+def _as_mapping(result: Any) -> Mapping[str, Any]:
+    if isinstance(result, Mapping):
+        return {str(key): _known(value) for key, value in result.items()}
+    return {"result": _known(result)}
+
+
+def _known(value: Any) -> Any:
+    """A value as JSON has it; what JSON does not know is named, not passed off as text of the pipeline."""
+    if isinstance(value, Mapping):
+        return {str(key): _known(part) for key, part in value.items()}
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        log.warning("a result holds a %s, which JSON does not know; its text is printed", type(value).__name__)
+        return str(value)
+    return value
+
+
+def instant(text: str) -> datetime:
+    """An ISO 8601 time from the command line; naive means UTC."""
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise ArgumentTypeError(f"'{text}' is no time, such as 2026-03-01T06:00:00Z") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+
+
+def positive(text: str) -> float:
+    """Seconds from the command line, more than none."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise ArgumentTypeError(f"'{text}' is not a number above zero")
+    return found

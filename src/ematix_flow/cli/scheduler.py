@@ -1,0 +1,131 @@
+"""`flow scheduler`: a daemon that hands due pipelines to workers. Several may watch one run log."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from argparse import ArgumentTypeError, Namespace
+from typing import TYPE_CHECKING, Any
+
+from ematix_flow.cli.declared import add_module, load
+from ematix_flow.cli.run_due import claimable, positive
+from ematix_flow.cli.run_log_options import add_run_log
+from ematix_flow.cli.watch_options import add_watching, alerter_urls, metrics_url, watching, worker_environment
+from ematix_flow.errors import ConnectionFailed, InvalidConfig
+
+if TYPE_CHECKING:
+    from ematix_flow.cli.console import Console
+    from ematix_flow.cli.parser import CommandParser
+
+DEFAULT_EXECUTOR = "subprocess+python://"
+
+
+def configure(parser: CommandParser) -> None:
+    """What to run, where, and how patiently."""
+    add_module(parser)
+    parser.add_argument(
+        "--executor",
+        default=DEFAULT_EXECUTOR,
+        metavar="URL",
+        help="subprocess://, subprocess+python:// (default), workers://?count=2, k8s://namespace?image=…, lambda://name",
+    )
+    for name, default, what in (
+        ("--poll-interval", 10.0, "seconds between two looks at the run log"),
+        ("--lease-seconds", 300.0, "a worker that is silent for so long has lost its pipeline"),
+        ("--leader-lease-seconds", 60.0, "a scheduler that is silent for so long has lost the lead"),
+        ("--interval", 60.0, "fire times that passed longer ago count as missed"),
+    ):
+        parser.add_argument(name, type=positive, default=default, metavar="S", help=f"{what} (default {default:g})")
+    parser.add_argument(
+        "--max-concurrency", type=_count, metavar="N", help="so many pipelines at a time (default: any)"
+    )
+    parser.add_argument("--max-iterations", type=_count, metavar="N", help="end after so many ticks")
+    parser.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="when told to stop, wait so long for workers (default 0: they finish on their own)",
+    )
+    parser.add_argument("--worker-id", metavar="ID", help="the name of this scheduler in the run log")
+    parser.add_argument("--health-port", type=int, metavar="P", help="serve /healthz and /readyz on 127.0.0.1")
+    parser.add_argument("--health-bind", default="127.0.0.1", metavar="ADDRESS", help="… on this address instead")
+    add_run_log(parser, may_be_off=False)
+    add_watching(parser)
+    parser.say(
+        "SIGTERM ends the tick, gives the lead back and lets workers finish. exit codes: 0 told to stop, 2 bad input",
+        example="flow scheduler --module my_pipelines --executor workers://?count=2 --run-log postgresql://…",
+        then="flow status --module my_pipelines, flow runs list, flow pause NAME",
+    )
+
+
+def run(args: Namespace, console: Console) -> int:
+    """Tick until told to stop."""
+    from ematix_flow.orchestrate.executors.open import executor_from_url
+    from ematix_flow.orchestrate.health import serving_health
+    from ematix_flow.orchestrate.scheduler import Scheduler, SchedulerSettings
+    from ematix_flow.run.runlogs.open import run_log_url
+    from ematix_flow.run.runlogs.urls import from_url
+
+    url = run_log_url(args.run_log_url or args.run_log_path)
+    try:
+        store = claimable(from_url(url))  # strictly: without a run log everything would start in every tick
+    except ConnectionFailed as exc:
+        raise InvalidConfig(f"A scheduler cannot work without its run log. {exc.message}", fix=exc.fix) from exc
+    if store is None:
+        raise InvalidConfig(
+            "A scheduler needs a run log that can hold claims.", fix="one in SQLite, PostgreSQL, MySQL or DuckDB"
+        )
+    if url.startswith("memory://"):
+        raise InvalidConfig("A run log in memory is not seen by workers.", fix="sqlite:///path or postgresql://…")
+    load(args.module)
+    executor = executor_from_url(args.executor)
+    settings = SchedulerSettings(
+        module=args.module,
+        run_log_url=url,
+        alerter_urls=alerter_urls(args),
+        metrics_url=metrics_url(args),
+        poll_s=args.poll_interval,
+        lease_s=args.lease_seconds,
+        leader_lease_s=args.leader_lease_seconds,
+        interval_s=args.interval,
+        max_concurrency=args.max_concurrency,
+        worker_env=worker_environment(args),
+    )
+    logging.getLogger("ematix_flow.scheduler").setLevel(logging.INFO)
+    stop = threading.Event()
+    with watching(args, console, store) as telling, _told_to_stop(stop):
+        scheduler = Scheduler(settings, store, executor, telling, worker_id=args.worker_id)
+        with serving_health(scheduler.pulse, settings.poll_s, args.health_bind, args.health_port) as port:
+            if port is not None:
+                console.note(f"health: http://{args.health_bind}:{port}/healthz")
+            scheduler.run(stop, max_iterations=args.max_iterations)
+    close = getattr(executor, "close", None)
+    if close is not None:
+        close(args.drain_seconds)
+    store.close()
+    return 0
+
+
+class _told_to_stop:
+    """SIGTERM and SIGINT set the event; what was there before comes back."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for one in (signal.SIGTERM, signal.SIGINT):
+                self._before[one] = signal.signal(one, lambda *_: self._stop.set())
+
+    def __exit__(self, *_: object) -> None:
+        for one, before in self._before.items():
+            signal.signal(one, before)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ArgumentTypeError(f"'{text}' is not a number above zero")
+    return int(text)

@@ -1,0 +1,136 @@
+"""What runs after what: upstreams as they are written, and the check that the whole graph makes sense.
+
+A pipeline may name an upstream that is declared further down or in another module, so names are looked up when all has
+been imported. What can be told at once, pipelines that wait for each other, is told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ematix_flow.declare import registry
+from ematix_flow.declare.registry import SourceLocation
+from ematix_flow.errors import InvalidDeclaration, WrongDeclarationType, closest, listed
+
+
+def upstream_names(written: Any) -> tuple[str, ...]:
+    """Names of upstreams, given as names, as declared pipelines, or as functions that were registered."""
+    if written is None:
+        return ()
+    entries = [written] if isinstance(written, str) or callable(written) else list(written)
+    return tuple(dict.fromkeys(pipeline_name("depends_on", entry) for entry in entries))
+
+
+def pipeline_name(option: str, written: Any) -> str:
+    """The name of one pipeline, however it was given."""
+    if isinstance(written, str) and written.strip():
+        return written
+    for entry in registry.current().pipelines():
+        if written is entry.thing or (callable(written) and written is getattr(entry.thing, "function", None)):
+            return entry.name
+    name = getattr(written, "name", None)
+    if callable(written) and isinstance(name, str):
+        return name
+    raise WrongDeclarationType(
+        f"{option}= takes pipelines and their names, not {written!r}.",
+        fix="a function must be registered first" if callable(written) else None,
+    )
+
+
+def refuse_cycle(name: str, upstreams: Iterable[str], where: SourceLocation) -> None:
+    """Refuse a pipeline that would wait for itself, directly or through pipelines that are already declared.
+
+    Raises:
+        InvalidDeclaration: (a ValueError) It would; the message has the path.
+    """
+    declared = registry.current()
+    if name in upstreams or declared.is_awaited(name):
+        cycle = find_cycle({**declared.upstreams(), name: tuple(upstreams)}, begin=(name,))
+        if cycle is not None:
+            raise _cyclic(cycle, where)
+
+
+def check_graph() -> None:
+    """Check everything that is declared: every upstream, job and trigger exists, and nothing waits for itself.
+
+    Called when a module has been imported.
+
+    Raises:
+        InvalidDeclaration: (a ValueError) A name that nothing declares, or a cycle.
+    """
+    declared = registry.current()
+    pipelines = {entry.name: entry for entry in declared.pipelines()}
+    workflows = {entry.name: entry for entry in declared.workflows()}
+    streams = {entry.name for entry in declared.streaming_pipelines()}
+    edges: dict[str, tuple[str, ...]] = declared.upstreams()
+    for name, upstreams in edges.items():
+        for upstream in upstreams:
+            if upstream not in pipelines:
+                where = pipelines[name].where
+                raise _unknown(f"Pipeline '{name}' depends on '{upstream}'", upstream, pipelines, where)
+    for name, entry in workflows.items():
+        workflow: Any = entry.thing
+        if name in pipelines:
+            raise InvalidDeclaration(
+                f"'{name}' is a workflow and a pipeline, and both keep their runs under this name.",
+                where=str(entry.where),
+                fix=f"give one of them another name; the pipeline is {pipelines[name].where}",
+            )
+        for job in workflow.jobs:
+            if job not in pipelines and job not in streams:
+                raise _unknown(f"Workflow '{name}' has the job '{job}'", job, [*pipelines, *streams], entry.where)
+        for leaf in workflow.upstreams:
+            if leaf not in pipelines and leaf not in workflows:
+                raise _unknown(f"Workflow '{name}' waits for '{leaf}'", leaf, [*pipelines, *workflows], entry.where)
+        edges[name] = workflow.upstreams
+    cycle = find_cycle(edges)
+    if cycle is not None:
+        raise _cyclic(cycle, (pipelines.get(cycle[0]) or workflows[cycle[0]]).where)
+
+
+def find_cycle(edges: Mapping[str, Iterable[str]], *, begin: Iterable[str] | None = None) -> list[str] | None:
+    """Names along a cycle, each waiting for the next one, the first again at the end; None when there is no cycle.
+
+    With `begin`, only what can be reached from these names is looked at.
+
+    >>> find_cycle({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]})
+    ['a', 'b', 'c', 'a']
+    """
+    done: set[str] = set()
+    for start in edges if begin is None else begin:
+        if start in done:
+            continue
+        path: dict[str, None] = {start: None}
+        branches = [iter(edges[start])]
+        while branches:  # no recursion: a chain may be longer than Python's stack
+            upstream = next(branches[-1], None)
+            if upstream is None:
+                branches.pop()
+                done.add(path.popitem()[0])
+            elif upstream in path:
+                names = list(path)
+                return [*names[names.index(upstream) :], upstream]
+            elif upstream not in done:
+                path[upstream] = None
+                branches.append(iter(edges.get(upstream, ())))
+    return None
+
+
+def _cyclic(cycle: list[str], where: SourceLocation) -> InvalidDeclaration:
+    return InvalidDeclaration(
+        f"'{cycle[0]}' and '{cycle[-2]}' wait for each other in a cycle: {' → '.join(cycle)}."
+        if len(cycle) > 2
+        else f"'{cycle[0]}' waits for itself: a cycle, {' → '.join(cycle)}.",
+        where=str(where),
+        fix="an arrow points at what must run before; take one of them out",
+    )
+
+
+def _unknown(what: str, name: str, known: Iterable[str], where: SourceLocation) -> InvalidDeclaration:
+    names = sorted(known)
+    return InvalidDeclaration(
+        f"{what}, which nothing declares.",
+        where=str(where),
+        fix=closest(name, names) or f"import the module that declares it; known here: {listed(names)}",
+    )

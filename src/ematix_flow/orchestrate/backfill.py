@@ -1,0 +1,112 @@
+"""`flow backfill`: the slots of a stretch of time, each run once; stopped and called again it goes on where it was."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from uuid import uuid4
+
+from ematix_flow.contracts.orchestration import RunLog, Slot
+from ematix_flow.declare.pipeline import Pipeline
+from ematix_flow.errors import InvalidConfig
+from ematix_flow.orchestrate.identity import worker_name
+from ematix_flow.orchestrate.outcomes import Outcome
+from ematix_flow.orchestrate.recovery import take
+from ematix_flow.orchestrate.work import Lease, Work, slot_key
+from ematix_flow.plan.due import backfill_slots
+from ematix_flow.run.registered import Orchestrated
+
+_LEASE_S = 60.0
+
+
+@dataclass(frozen=True)
+class BackfillPlan:
+    """What a backfill will do.
+
+    Attributes:
+        to_run: Slots without a success, oldest first.
+        done: Slots that have been run already, by their schedule or by an earlier backfill.
+    """
+
+    name: str
+    to_run: tuple[Slot, ...]
+    done: int
+
+
+def plan_backfill(
+    entry: Orchestrated, store: RunLog, start: datetime, end: datetime, *, again: bool = False
+) -> BackfillPlan:
+    """The slots with `start <= t < end`. With `again` those that have been run are not left out.
+
+    Raises:
+        InvalidConfig: The pipeline has no schedule, or the end is not later than the start.
+    """
+    if entry.due is None:
+        raise InvalidConfig(f"'{entry.name}' has no schedule, so there are no slots to fill.")
+    if end <= start:
+        raise InvalidConfig("The end of a backfill must be later than its start.")
+    times = backfill_slots(entry.due.schedule, start, end)
+    known = {slot.at: slot for slot in store.slots(entry.name, since=start, until=end, limit=len(times) + 1000)}
+    done = [at for at in times if at in known and known[at].status == "succeeded"]
+    name = f"backfill-{uuid4().hex[:8]}"
+    wanted = [
+        replace(known[at], backfill=known[at].backfill or name) if at in known else Slot(entry.name, at, backfill=name)
+        for at in times
+        if again or at not in done
+    ]
+    return BackfillPlan(entry.name, tuple(wanted), 0 if again else len(done))
+
+
+def run_backfill(
+    plan: BackfillPlan,
+    entry: Orchestrated,
+    work: Work,
+    *,
+    parallel: int = 1,
+    stop: threading.Event,
+    told: Callable[[Slot, Outcome], None],
+) -> None:
+    """Run the slots. Loads into one table take turns, since a table has one writer; bare functions run side by side."""
+    work.store.add_slots(plan.to_run)
+    turn = threading.Lock() if isinstance(entry.thing, Pipeline) else None
+
+    def one(slot: Slot) -> None:
+        if stop.is_set():
+            return
+        if turn is None:
+            told(slot, _run_one(entry, work, slot, stop))
+            return
+        with turn:
+            told(slot, _run_one(entry, work, slot, stop))
+
+    with ThreadPoolExecutor(max_workers=max(1, parallel), thread_name_prefix="backfill") as pool:
+        list(pool.map(one, plan.to_run))
+
+
+def _run_one(entry: Orchestrated, work: Work, slot: Slot, stop: threading.Event) -> Outcome:
+    """One slot with its retries, waited for in place."""
+    store = work.store
+    token, holder = take(store, f"{entry.name}@{slot_key(slot.at)}", worker_name(), _LEASE_S)
+    if token is None:
+        return Outcome(entry.name, "unstarted", reason=holder)
+    try:
+        lease = Lease(token, _LEASE_S, _LEASE_S / 3)
+        while True:
+            stored = next(iter(store.slots(entry.name, since=slot.at, until=slot.at)), slot)
+            ready = replace(slot, status="pending", attempt=stored.attempt, run_id=stored.run_id, reason=None)
+            if stored.status != "pending" or stored.backfill != slot.backfill:
+                # Failed, superseded, or left by a process that is gone: its claim is ours now.
+                store.move_slot(ready, expected=stored.status, expected_attempt=stored.attempt, token=token)
+            outcome = work.run_slot(entry, ready, lease)
+            if outcome.status != "failed" or outcome.retry_at is None:
+                return outcome
+            while not stop.is_set() and (wait_s := (outcome.retry_at - work.now()).total_seconds()) > 0:
+                time.sleep(min(wait_s, 0.5))
+            if stop.is_set():
+                return outcome
+    finally:
+        store.release(token)

@@ -1,0 +1,131 @@
+"""Runs whose process is gone: written down as lost, and done again where that can do no harm."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from ematix_flow.contracts.orchestration import Claim, RunLog, Slot
+from ematix_flow.orchestrate.desk import Desk
+from ematix_flow.orchestrate.identity import is_dead
+from ematix_flow.run.registered import Orchestrated
+from ematix_flow.run.runlogs.sql_history import WORKER_LOST
+from ematix_flow.watch.telling import Telling
+
+log = logging.getLogger(__name__)
+
+_MOST_RUNNING = 500
+LOST_AT_MOST = 3
+"""So often a slot is begun again after its worker was lost, at least: something in it may be killing workers."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A run without an owner, and what became of its slot: it had succeeded, is repeated, or is left to a person."""
+
+    slot: Slot
+    is_repeated: bool
+
+
+def recover(desk: Desk, telling: Telling, worker_id: str, *, lease_s: float, now: datetime) -> list[Lost]:
+    """Find running slots that nobody holds, end their records, and let repeatable ones wait for another attempt.
+
+    The claim is taken first, so that the old worker, should it still live, can no longer write its outcome down.
+    """
+    store, found = desk.log, []
+    claims = {claim.pipeline: claim for claim in store.claims()}
+    clock = store.clock()
+    for slot in store.open_slots():
+        entry = desk.entries.get(slot.pipeline)
+        if slot.status != "running" or slot.backfill is not None or entry is None:
+            continue  # a backfill looks after its own
+        if _is_held(store, claims.get(slot.pipeline), clock):
+            continue
+        claim = store.claim(slot.pipeline, worker_id, lease_s)
+        if not claim.acquired or claim.token is None:
+            continue
+        try:
+            lost = _recovered(store, entry, slot, claim.token, telling, now)
+        finally:
+            store.release(claim.token)
+        if lost is not None:
+            found.append(lost)
+    _end_unclaimed(store, claims, clock, now)
+    return found
+
+
+def _end_unclaimed(store: RunLog, claims: dict[str, Claim], clock: datetime, now: datetime) -> None:
+    """Records of runs without a slot, such as requested ones, whose claim is gone."""
+    records, _ = store.list_runs(status="running", limit=_MOST_RUNNING)
+    for record in records:
+        claim = claims.get(record.pipeline)
+        is_held = claim is not None and claim.expires_at > clock
+        if record.extras.get("claimed") and "slot" not in record.extras and not is_held:
+            store.record_run_record(replace(record, status="failed", finished_at=now, error_summary=WORKER_LOST))
+
+
+def _is_held(store: RunLog, claim: Claim | None, clock: datetime) -> bool:
+    if claim is None or claim.expires_at <= clock:
+        return False
+    if is_dead(claim.worker_id):
+        store.break_claim(claim.pipeline, claim.token)
+        return False
+    return True
+
+
+def _recovered(
+    store: RunLog, entry: Orchestrated, slot: Slot, token: str, telling: Telling, now: datetime
+) -> Lost | None:
+    record = store.get_run(slot.run_id) if slot.run_id else None
+    if record is not None and record.status == "succeeded":
+        # It was lost after its work was done; only the end of the slot was not written down.
+        store.record_run(entry.name, record.finished_at or now, True, slot=slot.at)
+        store.clear_attempt_state(entry.name)
+        ended = replace(slot, status="succeeded")
+        return Lost(ended, False) if store.move_slot(ended, expected="running", token=token) else None
+    again = entry.is_repeatable and slot.attempt < max(LOST_AT_MOST, entry.retry.max_attempts)
+    reason = "worker lost"
+    if not entry.is_repeatable:
+        reason = "worker lost, and it is not known how far it got; `flow retry` runs it again"
+    moved = replace(slot, status="pending" if again else "failed", reason=reason)
+    if not store.move_slot(moved, expected="running", expected_attempt=slot.attempt, token=token):
+        return None  # it ended in between
+    if record is not None and record.status in ("running", "paused"):
+        store.record_run_record(replace(record, status="failed", finished_at=now, error_summary=WORKER_LOST))
+    if not again:
+        store.record_run(entry.name, now, False)
+    telling.count(entry.name, "lease_expired")
+    telling.lost(
+        entry.name, run_id=slot.run_id or "", slot=slot.at, attempt_count=slot.attempt, is_repeated=again, at=now
+    )
+    log.warning("%s: the worker of %s was lost; %s", entry.name, slot.run_id, "tried again" if again else reason)
+    return Lost(moved, again)
+
+
+def take(store: RunLog, name: str, worker_id: str, lease_s: float) -> tuple[str | None, str]:
+    """Claim a name, also from a process of this host that is dead; the token, or None and who has it."""
+    for _ in range(2):
+        claim = store.claim(name, worker_id, lease_s)
+        if claim.acquired:
+            return claim.token, ""
+        held = next((one for one in store.claims() if one.pipeline == name), None)
+        if held is None or not is_dead(held.worker_id) or not store.break_claim(name, held.token):
+            break
+    until = f" until {claim.expires_at:%H:%M:%S} UTC" if claim.expires_at is not None else ""
+    return None, f"busy: {claim.holder} has it{until}"
+
+
+def remind(desk: Desk, telling: Telling, now: datetime) -> None:
+    """Tell again of pipelines that were given up; alerters that want no reminders were told once and hear nothing."""
+    for name, state in desk.log.attempts().items():
+        entry = desk.entries.get(name)
+        if state.gave_up and entry is not None:
+            telling.gave_up(
+                name,
+                "it is not tried any more; `flow retry` tries again",
+                attempt_count=state.attempt_count,
+                max_attempts=entry.retry.max_attempts,
+                slot=state.last_attempt_at,
+                at=now,
+            )

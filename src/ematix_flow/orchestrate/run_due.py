@@ -1,0 +1,185 @@
+"""`flow run-due`: everything that is due now, one after the other, in this process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from ematix_flow.contracts.orchestration import Alerter, MetricsSink, RunLog, Slot
+from ematix_flow.orchestrate.desk import Candidate, Desk
+from ematix_flow.orchestrate.identity import worker_name
+from ematix_flow.orchestrate.outcomes import FailedEvent, FiredEvent, Outcome, RunDueResult, SkippedEvent, error_words
+from ematix_flow.orchestrate.recovery import recover, take
+from ematix_flow.orchestrate.work import Lease, Work, utc_now
+from ematix_flow.plan.cron import as_utc
+from ematix_flow.run.registered import Orchestrated, get_pipeline, orchestrated
+from ematix_flow.run.runlogs.in_process import process_log
+from ematix_flow.watch.telling import Telling
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 60.0
+
+
+@dataclass
+class _Told:
+    """What happened so far, and who hears of it at once."""
+
+    say: Callable[[str], None]
+    fired: list[FiredEvent] = field(default_factory=list)
+    failed: list[FailedEvent] = field(default_factory=list)
+    skipped: list[SkippedEvent] = field(default_factory=list)
+
+    def skip(self, name: str, reason: str) -> None:
+        self.skipped.append(SkippedEvent(name, reason))
+        self.say(f"skipping: {name} ({reason})")
+
+    def ended(self, outcome: Outcome) -> None:
+        if outcome.status == "succeeded":
+            self.fired.append(FiredEvent(outcome.name, outcome.result))
+        elif outcome.status == "failed" and outcome.error is not None:
+            kind, said = error_words(outcome.error)
+            event = FailedEvent(outcome.name, said, kind, outcome.attempt_count, outcome.gave_up)
+            self.failed.append(event)
+            self.say(f"failed: {outcome.name}: {said}")
+        else:
+            self.skip(outcome.name, outcome.reason or outcome.status)
+
+    def result(self) -> RunDueResult:
+        return RunDueResult(tuple(self.fired), tuple(self.failed), tuple(self.skipped))
+
+
+def run_due(
+    entries: Sequence[Orchestrated],
+    store: RunLog,
+    telling: Telling,
+    *,
+    now: datetime,
+    interval_s: float = 60.0,
+    worker_id: str | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+    stop: threading.Event | None = None,
+) -> RunDueResult:
+    """Write down what is due, look after lost runs, and run what may run, upstreams first.
+
+    Whoever calls this, on however many hosts and however often: a slot is run by one of them. An exception of one body
+    never stops the others.
+    """
+    desk, worker = Desk(entries, store), worker_id or worker_name()
+    told = _Told(say)
+    now = as_utc(now)
+    for missed in desk.write_down_due(now, interval_s):
+        log.warning("%s", missed)
+    recover(desk, telling, worker, lease_s=LEASE_S, now=now)
+    _run_requests(desk, telling, worker, told, stop)
+    _run_waiting(desk, telling, worker, told, now, stop)
+    return told.result()
+
+
+def run_due_with_dag_detailed(
+    due: Iterable[Any],
+    *,
+    now: datetime | None = None,
+    run_log: RunLog | None = None,
+    alerters: Sequence[Alerter] | None = None,
+    metrics: MetricsSink | None = None,
+) -> RunDueResult:
+    """Run the named pipelines as if `now` were their slot, upstreams first: gates, retries and claims as ever.
+
+    Without a run log the state of this process decides, which `run_log.restore_into_process()` can fill.
+
+    Raises:
+        UnknownName: (a KeyError) Nothing is registered under one of the names.
+    """
+    store: RunLog = run_log if run_log is not None else process_log()
+    moment = as_utc(now) if now is not None else utc_now()
+    wanted = [str(getattr(one, "name", one)) for one in due]
+    for name in wanted:
+        get_pipeline(name)
+    desk, told = Desk(orchestrated(), store), _Told(lambda _line: None)
+    desk.add([Slot(name, moment) for name in wanted])
+    telling = Telling(tuple(alerters or ()), metrics, None, store)
+    _run_waiting(desk, telling, worker_name(), told, moment, None, only=wanted)
+    return told.result()
+
+
+def run_due_with_dag(due: Iterable[Any], *, now: datetime | None = None, run_log: RunLog | None = None) -> list[str]:
+    """The same; the names of those that succeeded."""
+    return [one.name for one in run_due_with_dag_detailed(due, now=now, run_log=run_log).fired]
+
+
+def _run_waiting(
+    desk: Desk,
+    telling: Telling,
+    worker: str,
+    told: _Told,
+    now: datetime,
+    stop: threading.Event | None,
+    only: Sequence[str] | None = None,
+) -> None:
+    work = Work(desk.log, telling, clock=_from(now))
+    candidates, held = desk.candidates(now)
+    for one in held:
+        if only is None or one.name in only:
+            telling.skipped(one.name)
+            told.skip(one.name, one.reason)
+    for candidate in candidates:
+        if only is not None and candidate.name not in only:
+            continue
+        if stop is not None and stop.is_set():
+            told.skip(candidate.name, "this process was told to stop; it runs at the next call")
+            continue
+        reason = desk.waits_for(candidate, now)
+        if reason is not None:
+            telling.skipped(candidate.name)
+            told.skip(candidate.name, reason)
+            continue
+        told.say(f"firing: {candidate.name}")
+        told.ended(_claimed(desk, work, candidate, worker))
+
+
+def _from(now: datetime) -> Callable[[], datetime]:
+    """A clock that shows `now` at this moment and goes on from there."""
+    began = time.monotonic()
+    return lambda: now + timedelta(seconds=time.monotonic() - began)
+
+
+def _claimed(desk: Desk, work: Work, candidate: Candidate, worker: str) -> Outcome:
+    token, holder = take(desk.log, candidate.name, worker, LEASE_S)
+    if token is None:
+        return Outcome(candidate.name, "unstarted", reason=holder)
+    try:
+        return work.run_slot(candidate.entry, candidate.slot, Lease(token, LEASE_S, LEASE_S / 3))
+    finally:
+        _release(desk.log, token)
+
+
+def _run_requests(desk: Desk, telling: Telling, worker: str, told: _Told, stop: threading.Event | None) -> None:
+    """Runs that somebody asked for in the run log."""
+    work = Work(desk.log, telling)
+    for request in desk.log.pending_actions():
+        entry = desk.entries.get(request.pipeline)
+        if request.status != "requested" or entry is None or (stop is not None and stop.is_set()):
+            continue
+        token, holder = take(desk.log, entry.name, worker, LEASE_S)
+        if token is None:
+            told.skip(entry.name, holder)
+            continue
+        try:
+            if desk.log.consume_requested_run(request.run_id):
+                told.say(f"firing: {entry.name}")
+                told.ended(work.run_request(entry, request, Lease(token, LEASE_S, LEASE_S / 3)))
+        finally:
+            _release(desk.log, token)
+
+
+def _release(store: RunLog, token: str) -> None:
+    try:
+        store.release(token)
+    except Exception as exc:  # it runs out by itself
+        log.warning("a claim could not be given back, and runs out by itself: %s", exc)

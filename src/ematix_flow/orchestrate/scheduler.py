@@ -1,0 +1,338 @@
+"""`flow scheduler`: looks at the clock, claims what is due and hands it to an executor. It never runs pipeline code.
+
+Any number of schedulers may watch one run log: in each tick the one that gets the leader's lease decides, the others
+wait. The lease is a courtesy, not what keeps runs apart. That are claims and slots, which belong to whoever writes them
+first: a leader that was frozen and wakes up finds its claims taken and its slots begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ematix_flow.contracts.crashpoints import reached
+from ematix_flow.contracts.orchestration import Alerter, DispatchSpec, Executor, MetricsSink, RunLog, WatchedExecutor
+from ematix_flow.contracts.runtime import RunRecord
+from ematix_flow.declare.redaction import scrub
+from ematix_flow.errors import NoFreeWorker
+from ematix_flow.orchestrate.desk import Candidate, Desk
+from ematix_flow.orchestrate.identity import worker_name
+from ematix_flow.orchestrate.recovery import recover, remind, take
+from ematix_flow.orchestrate.work import slot_key, utc_now
+from ematix_flow.run.registered import Orchestrated, orchestrated
+from ematix_flow.watch.telling import Telling
+
+log = logging.getLogger("ematix_flow.scheduler")
+
+LEADER = "_scheduler_singleton"
+SLOT_VARIABLE = "EMATIX_FLOW_SLOT"
+REQUEST_VARIABLE = "EMATIX_FLOW_REQUEST_ID"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerSettings:
+    """How a scheduler behaves. Durations are seconds.
+
+    Attributes:
+        interval_s: A fire time that passed longer ago counts as missed.
+        lease_s: A worker that is not heard of for so long has lost its pipeline.
+        max_concurrency: How many pipelines may run at a time, over all schedulers of the run log; None for any number.
+        worker_env: What every worker finds in its environment.
+    """
+
+    module: str
+    run_log_url: str
+    alerter_urls: tuple[str, ...] = ()
+    metrics_url: str | None = None
+    poll_s: float = 10.0
+    lease_s: float = 300.0
+    leader_lease_s: float = 60.0
+    interval_s: float = 60.0
+    max_concurrency: int | None = None
+    worker_env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Pulse:
+    """How the scheduler is doing, for its health endpoint."""
+
+    started_at: datetime = field(default_factory=utc_now)
+    ticked_at: datetime | None = None
+    is_leader: bool = False
+    ticks: int = 0
+    dispatched: int = 0
+    running: int = 0
+    problem: str | None = None
+
+
+class Scheduler:
+    """Ticks until it is told to stop."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        store: RunLog,
+        executor: Executor,
+        telling: Telling,
+        *,
+        worker_id: str | None = None,
+        entries: Callable[[], Sequence[Orchestrated]] = orchestrated,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.settings, self.store, self.executor, self.telling = settings, store, executor, telling
+        self.worker_id = worker_id or worker_name()
+        self._entries, self._clock = entries, clock
+        self.pulse = Pulse()
+        self._waiting: dict[str, str] = {}
+        self._claims: dict[str, str] = {}
+
+    def run(self, stop: threading.Event, *, max_iterations: int | None = None, sleep: Any = None) -> None:
+        """Tick after tick. A tick that fails is a line in the log and a metric; the next one comes."""
+        log.info("scheduler started: worker_id=%s module=%s", self.worker_id, self.settings.module)
+        pause = sleep or stop.wait
+        while not stop.is_set():
+            try:
+                self.tick(stop)
+                self.pulse.problem = None
+            except Exception as exc:  # the run log may be away for a while; the daemon stays
+                self.pulse.problem = scrub(f"{type(exc).__name__}: {exc}")
+                self.telling.count("_scheduler", "tick_error")
+                log.error("tick failed, and is tried again: %s", self.pulse.problem)
+            self.pulse.ticks += 1
+            self.pulse.ticked_at = self._clock()
+            if max_iterations is not None and self.pulse.ticks >= max_iterations:
+                break
+            if not stop.is_set():
+                pause(self._pause_s())
+        log.info("scheduler stopped: worker_id=%s", self.worker_id)
+
+    def tick(self, stop: threading.Event | None = None) -> None:
+        """One look: claim the lead, write down what is due, look after the lost, hand out what may run."""
+        self._look_after_workers()
+        for expired in self.store.sweep_expired_leases():
+            if expired.pipeline != LEADER:
+                log.warning("lease expired: pipeline=%s held_by=%s", expired.pipeline, expired.worker_id)
+        leader, _ = take(self.store, LEADER, self.worker_id, self.settings.leader_lease_s)
+        self.pulse.is_leader = leader is not None
+        if leader is None:
+            return
+        try:
+            self._lead(leader, stop or threading.Event())
+        finally:
+            self.store.release(leader)
+
+    def _look_after_workers(self) -> None:
+        """Workers of this scheduler that ended without giving their claim back: nobody needs to wait for the lease."""
+        if not isinstance(self.executor, WatchedExecutor):
+            return
+        for report in self.executor.reap():
+            token = self._claims.pop(report.handle.ref, None)
+            if token is not None and self.store.break_claim(report.handle.pipeline_name, token):
+                log.warning("worker gone: pipeline=%s exit=%s", report.handle.pipeline_name, report.exit_code)
+
+    def _lead(self, leader: str, stop: threading.Event) -> None:
+        now = self._clock()
+        desk = Desk(self._entries(), self.store)
+        for missed in desk.write_down_due(now, self.settings.interval_s):
+            log.warning("%s", missed)
+        reached("due-written")
+        recover(desk, self.telling, self.worker_id, lease_s=self.settings.lease_s, now=now)
+        room = _Room(desk, self.settings.max_concurrency)
+        self.pulse.running = room.running
+        self._claims = {ref: token for ref, token in self._claims.items() if token in room.tokens}
+        may_go_on = _Lead(self.store, leader, self.settings.leader_lease_s, stop)
+        self._dispatch_requests(desk, room, may_go_on)
+        candidates, held = desk.candidates(now)
+        for one in held:
+            self._say_once(one.name, one.reason)
+        remind(desk, self.telling, now)
+        for candidate in candidates:
+            if not may_go_on():
+                log.warning("the lead was lost in the middle of a tick: the rest is another scheduler's")
+                return
+            reason = room.refusal(candidate.entry) or desk.waits_for(candidate, now)
+            if reason is not None:
+                self._say_once(candidate.name, reason)
+                continue
+            if not self._dispatch_slot(candidate, room):
+                return
+
+    def _say_once(self, name: str, reason: str) -> None:
+        if self._waiting.get(name) != reason:
+            self._waiting[name] = reason
+            self.telling.skipped(name)
+            log.info("waiting: pipeline=%s (%s)", name, reason)
+
+    def _dispatch_slot(self, candidate: Candidate, room: _Room) -> bool:
+        """Claim it and hand it over; False when there is nobody left to hand anything to."""
+        token, _ = take(self.store, candidate.name, f"dispatched by {self.worker_id}", self.settings.lease_s)
+        if token is None:
+            return True  # it is being run
+        slot = candidate.slot.at
+        return self._handed_over(candidate.entry, token, {SLOT_VARIABLE: slot_key(slot)}, room, slot) != "full"
+
+    def _handed_over(
+        self, entry: Orchestrated, token: str, env: Mapping[str, str], room: _Room, slot: datetime | None = None
+    ) -> str:
+        spec = DispatchSpec(
+            entry.name,
+            self.settings.module,
+            token,
+            self.settings.lease_s,
+            self.settings.run_log_url,
+            self.settings.alerter_urls,
+            self.settings.metrics_url,
+            {**self.settings.worker_env, **env},
+        )
+        reached("claimed")
+        try:
+            handle = self.executor.dispatch(spec)
+        except NoFreeWorker as exc:
+            self.store.release(token)
+            self._say_once(entry.name, exc.message)
+            return "full"
+        except Exception as exc:  # whatever the place says: the claim is given back, the next tick tries again
+            self.store.release(token)
+            self.telling.dispatch_failed(entry.name, exc, slot=slot, at=self._clock())
+            log.error("dispatch failed: pipeline=%s: %s", entry.name, scrub(str(exc)))
+            return "failed"
+        reached("dispatched")
+        self._claims[handle.ref] = token
+        self._waiting.pop(entry.name, None)
+        room.take(entry)
+        self.pulse.dispatched += 1
+        self.telling.count(entry.name, "dispatched")
+        log.info("dispatched pipeline=%s claim=%s", entry.name, token[:8])
+        return "started"
+
+    def _dispatch_requests(self, desk: Desk, room: _Room, may_go_on: Callable[[], bool]) -> None:
+        for request in self.store.pending_actions():
+            entry = desk.entries.get(request.pipeline)
+            if request.status != "requested" or entry is None or room.refusal(entry) is not None:
+                continue
+            if not may_go_on():
+                return
+            token, _ = take(self.store, entry.name, f"dispatched by {self.worker_id}", self.settings.lease_s)
+            if token is None:
+                continue
+            if not self.store.consume_requested_run(request.run_id):
+                self.store.release(token)
+                continue
+            if self._handed_over(entry, token, request_environment(request), room) != "started":
+                self.store.return_requested_run(request.run_id)
+
+    def _pause_s(self) -> float:
+        """Until the next fire time or attempt, and never longer than the poll interval."""
+        now = self._clock()
+        moments = [
+            moment
+            for entry in self._entries()
+            if entry.due is not None and (moment := entry.due.schedule.next_after(now)) is not None
+        ]
+        if not moments:
+            return self.settings.poll_s
+        return max(0.05, min(self.settings.poll_s, (min(moments) - now).total_seconds()))
+
+
+def request_environment(request: RunRecord) -> dict[str, str]:
+    """What a worker is told of a run that somebody asked for."""
+    asked, found = request.extras, {REQUEST_VARIABLE: request.run_id}
+    if asked.get("restart_from_step"):
+        found["EMATIX_FLOW_RESTART_FROM_STEP"] = str(asked["restart_from_step"])
+    if asked.get("rerun_full"):
+        found["EMATIX_FLOW_RERUN_FULL"] = "1"
+    if asked.get("prior_run_id"):
+        found["EMATIX_FLOW_PRIOR_RUN_ID"] = str(asked["prior_run_id"])
+    return found
+
+
+class _Lead:
+    """Whether this scheduler still leads. The lease is prolonged on the way, so that a long tick keeps it."""
+
+    def __init__(self, store: RunLog, token: str, lease_s: float, stop: threading.Event) -> None:
+        self._store, self._token, self._lease_s, self._stop = store, token, lease_s, stop
+        self._renewed = time.monotonic()
+
+    def __call__(self) -> bool:
+        if self._stop.is_set() or not self._store.holds(self._token):
+            return False
+        if time.monotonic() - self._renewed > self._lease_s / 3:
+            self._renewed = time.monotonic()
+            return self._store.heartbeat(self._token, self._lease_s)
+        return True
+
+
+class _Room:
+    """How many may run at a time: over all of them, and one per concurrency group."""
+
+    def __init__(self, desk: Desk, most: int | None) -> None:
+        clock = desk.log.clock()
+        claims = desk.log.claims()
+        self.tokens = {one.token for one in claims}
+        busy = {one.pipeline for one in claims if one.expires_at > clock and one.pipeline != LEADER}
+        self._most, self.running = most, len(busy)
+        self._groups = {
+            group: name for name in busy if name in desk.entries and (group := desk.entries[name].concurrency_group)
+        }
+
+    def refusal(self, entry: Orchestrated) -> str | None:
+        """Why it cannot start for lack of room; None when it can."""
+        if self._most is not None and self.running >= self._most:
+            return f"{self.running} of at most {self._most} run already"
+        other = self._groups.get(entry.concurrency_group) if entry.concurrency_group else None
+        return f"'{other}' of the same concurrency group runs" if other and other != entry.name else None
+
+    def take(self, entry: Orchestrated) -> None:
+        """It has started."""
+        self.running += 1
+        if entry.concurrency_group:
+            self._groups[entry.concurrency_group] = entry.name
+
+
+def run_scheduler(
+    *,
+    module: str,
+    run_log: RunLog,
+    run_log_url: str,
+    executor: Executor,
+    alerter_urls: Sequence[str] | None = None,
+    metrics_url: str | None = None,
+    alerters: Sequence[Alerter] | None = None,
+    metrics: MetricsSink | None = None,
+    poll_interval_seconds: float = 10,
+    lease_seconds: float = 300,
+    leader_lease_seconds: float = 60,
+    interval_seconds: float = 60,
+    worker_id: str | None = None,
+    history: RunLog | None = None,
+    max_iterations: int | None = None,
+    max_concurrency: int | None = None,
+    now_fn: Callable[[], datetime] | None = None,
+    sleep_fn: Callable[[float], Any] | None = None,
+    stop: threading.Event | None = None,
+) -> Scheduler:
+    """Run a scheduler in this thread until `stop` is set, or for `max_iterations` ticks.
+
+    `history` may be left out: requested runs are read from the run log.
+    """
+    settings = SchedulerSettings(
+        module=module,
+        run_log_url=run_log_url,
+        alerter_urls=tuple(alerter_urls or ()),
+        metrics_url=metrics_url,
+        poll_s=poll_interval_seconds,
+        lease_s=lease_seconds,
+        leader_lease_s=leader_lease_seconds,
+        interval_s=interval_seconds,
+        max_concurrency=max_concurrency,
+    )
+    store = history if history is not None else run_log
+    telling = Telling(list(alerters or ()), metrics, None, store)
+    scheduler = Scheduler(settings, store, executor, telling, worker_id=worker_id, clock=now_fn or utc_now)
+    scheduler.run(stop or threading.Event(), max_iterations=max_iterations, sleep=sleep_fn)
+    return scheduler

@@ -1,0 +1,376 @@
+"""One claimed pipeline, done in this process: its slot begins, its body runs under a heartbeat, its end is noted.
+
+`flow run-due`, `flow run --claim-token` and warm workers all come here, so that a run means the same everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+from uuid import uuid4
+
+from ematix_flow.contracts.crashpoints import reached
+from ematix_flow.contracts.orchestration import AttemptState, RunLog, Slot
+from ematix_flow.contracts.run_context import RunContext, running
+from ematix_flow.contracts.runtime import RunObserver, RunRecord
+from ematix_flow.declare.pipeline import Pipeline
+from ematix_flow.declare.redaction import scrub
+from ematix_flow.errors import RunCancelled, StaleLease
+from ematix_flow.orchestrate.heartbeat import Heartbeat
+from ematix_flow.orchestrate.outcomes import Outcome, cause_of, error_words
+from ematix_flow.plan.retries import after_failure
+from ematix_flow.run.registered import Orchestrated
+from ematix_flow.run.runlogs.open import use_run_log
+from ematix_flow.run.runner import run_function, run_pipeline
+from ematix_flow.watch.run_output import kept_output
+from ematix_flow.watch.telling import Telling
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 15.0
+"""How long the end of a run waits for a run log that does not answer."""
+_PAUSE_LOOK_S = 0.5
+
+
+def utc_now() -> datetime:
+    """The time of this host."""
+    return datetime.now(timezone.utc)
+
+
+def slot_key(slot: datetime) -> str:
+    """The logical run of a slot: targets apply it once.
+
+    >>> slot_key(datetime(2026, 3, 1, 6, tzinfo=timezone.utc))
+    '2026-03-01T06:00:00Z'
+    """
+    text = slot.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return f"{text.removesuffix('000000').removesuffix('.')}Z"
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A claim that this process holds, and how it keeps it."""
+
+    token: str
+    lease_s: float
+    heartbeat_s: float
+
+
+class Work:
+    """Does claimed work over one run log.
+
+    Args:
+        clock: The time that attempts and their waits are measured by; another one than the host's when somebody asks
+            what is due at another time. When a run ended is always the host's.
+        observer: Told what the run of a pipeline does.
+    """
+
+    def __init__(
+        self,
+        store: RunLog,
+        telling: Telling,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        observer: Callable[[str], RunObserver | None] = lambda _name: None,
+    ) -> None:
+        self.store, self.telling, self._clock, self._observer = store, telling, clock, observer
+        self._chance = random.Random()
+
+    def run_slot(self, entry: Orchestrated, slot: Slot, lease: Lease) -> Outcome:
+        """Begin the slot, run the body, write the outcome down. The claim is the caller's to release."""
+        attempt, run_id = slot.attempt + 1, str(uuid4())
+        begun = replace(slot, status="running", attempt=attempt, run_id=run_id, reason=None)
+        if not self.store.move_slot(begun, expected="pending", expected_attempt=slot.attempt, token=lease.token):
+            return Outcome(entry.name, "unstarted", reason="somebody else has begun it")
+        reached("slot-begun")
+        context = self._context(
+            entry,
+            run_id,
+            lease,
+            slot=slot.at,
+            attempt=attempt,
+            restart_from=self._failed_step(slot.run_id),
+            facts={
+                "slot": slot_key(slot.at),
+                "trigger": "backfill" if slot.backfill else "schedule",
+                **({"backfill": slot.backfill} if slot.backfill else {}),
+            },
+        )
+        return self._done(entry, context, lease, slot_key(slot.at), begun)
+
+    def run_request(self, entry: Orchestrated, request: RunRecord, lease: Lease) -> Outcome:
+        """A run that somebody asked for: its record is there already and gets the outcome."""
+        asked = request.extras
+        restart_from = asked.get("restart_from_step")
+        logical_run = self._logical_run_of(asked.get("prior_run_id")) if restart_from else None
+        context = self._context(
+            entry,
+            request.run_id,
+            lease,
+            restart_from=str(restart_from) if restart_from else None,
+            facts={**asked, "trigger": "request", "logical_run": logical_run or request.run_id},
+        )
+        return self._done(entry, context, lease, logical_run or request.run_id, None)
+
+    def run_by_hand(self, entry: Orchestrated, lease: Lease, *, logical_run: str | None = None) -> Outcome:
+        """A run that no slot stands behind. Its success ends a row of failures like any other."""
+        named = {"logical_run": logical_run} if logical_run is not None else {}
+        context = self._context(entry, str(uuid4()), lease, facts={"trigger": "manual", **named})
+        return self._done(entry, context, lease, logical_run, None)
+
+    def run_job(
+        self, job: Orchestrated, context: RunContext, logical_run: str | None, token: str, lease_s: float
+    ) -> Any:
+        """A job inside a workflow's run: recorded as a run of its own; its failure is the workflow's to judge."""
+        with Heartbeat(self.store, token, lease_s=lease_s, every_s=lease_s / 3), running(context):
+            try:
+                result = self._body(job, logical_run)
+            except Exception:
+                self._patiently(lambda: self.store.record_run(job.name, utc_now(), False))
+                raise
+        self._patiently(lambda: self.store.record_run(job.name, utc_now(), True, slot=context.slot))
+        return result
+
+    def now(self) -> datetime:
+        """The time, as this work sees it."""
+        return self._clock()
+
+    # ── the body ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _done(
+        self, entry: Orchestrated, context: RunContext, lease: Lease, logical_run: str | None, begun: Slot | None
+    ) -> Outcome:
+        began = time.monotonic()
+        try:
+            with (
+                Heartbeat(self.store, lease.token, lease_s=lease.lease_s, every_s=lease.heartbeat_s),
+                use_run_log(self.store),
+                running(context),
+                kept_output(context.run_id, default=context.facts.get("trigger") != "manual"),
+            ):
+                result = self._body(entry, logical_run)
+        except StaleLease as exc:
+            log.warning("%s: %s", entry.name, exc.message)
+            return Outcome(entry.name, "lost", context.run_id, error=exc, reason=exc.message)
+        except RunCancelled as exc:
+            return self._cancelled(entry, context, begun, lease, exc)
+        except KeyboardInterrupt as exc:
+            self._cancelled(entry, context, begun, lease, exc, again=True)
+            raise
+        except Exception as exc:
+            return self._failed(entry, context, begun, lease, exc, time.monotonic() - began)
+        reached("body-done")
+        if isinstance(result, Mapping) and result.get("errors"):
+            problem = RuntimeError(
+                f"{len(result['errors'])} of its parts failed: {', '.join(map(str, result['errors']))}"
+            )
+            return self._failed(entry, context, begun, lease, problem, time.monotonic() - began, result)
+        return self._succeeded(entry, context, begun, lease, result, time.monotonic() - began)
+
+    def _body(self, entry: Orchestrated, logical_run: str | None) -> Any:
+        thing = entry.thing
+        if entry.kind == "workflow":
+            from ematix_flow.orchestrate.workflow_run import run_workflow
+
+            return run_workflow(self, entry, logical_run)
+        if isinstance(thing, Pipeline):
+            return run_pipeline(thing.spec, logical_run=logical_run, observer=self._observer(entry.name))
+        return run_function(entry.name, thing)
+
+    def _context(
+        self, entry: Orchestrated, run_id: str, lease: Lease, facts: Mapping[str, Any], **fields: Any
+    ) -> RunContext:
+        return RunContext(
+            entry.name,
+            run_id,
+            between_steps=lambda: self._heed(run_id),
+            before_commit=lambda: self._require(lease, entry.name, run_id),
+            # A record that says so ends as lost when nobody holds the claim any more.
+            facts={**facts, "claimed": True},
+            **fields,
+        )
+
+    def _require(self, lease: Lease, name: str, run_id: str) -> None:
+        """Nothing is committed by a run whose claim went to somebody else."""
+        try:
+            held = self.store.holds(lease.token)
+            record = self.store.get_run(run_id)
+        except Exception as exc:  # not knowing is no reason to stop: the target's own books keep a second run out
+            log.warning("%s: the run log does not answer before the commit: %s", name, scrub(str(exc)))
+            return
+        if not held:
+            raise StaleLease(
+                f"The claim of '{name}' ran out while it worked, and may be somebody else's: nothing was committed.",
+                fix="it is tried again by itself; a longer --lease-seconds helps where processes are held up",
+            )
+        if record is not None and record.extras.get("cancel_requested"):
+            raise RunCancelled("The run was cancelled before its rows became visible; nothing was changed.")
+
+    def _heed(self, run_id: str) -> None:
+        """Pause, go on or stop, as somebody wishes."""
+        is_paused = False
+        while True:
+            try:
+                record = self.store.get_run(run_id)
+            except Exception:  # wishes that cannot be read are none
+                return
+            if record is None:
+                return
+            if record.extras.get("cancel_requested"):
+                raise RunCancelled("The run was cancelled before its next step.")
+            wanted = bool(record.extras.get("pause_requested"))
+            if wanted != is_paused:
+                is_paused = wanted
+                extras = {**record.extras, "paused_at": self._clock().isoformat()} if wanted else record.extras
+                self.store.record_run_record(
+                    replace(record, status="paused" if wanted else "running", extras=dict(extras))
+                )
+            if not wanted:
+                return
+            time.sleep(_PAUSE_LOOK_S)
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _succeeded(
+        self, entry: Orchestrated, run: RunContext, begun: Slot | None, lease: Lease, result: Any, took_s: float
+    ) -> Outcome:
+        now = self._clock()
+        state = AttemptState() if _is_backfill(begun) else self._state(entry.name)
+        if not _is_backfill(begun):  # the past says nothing about how the pipeline is doing
+            # Before the slot ends: whoever finds a slot that is over finds everything else written, too.
+            self._patiently(lambda: self.store.record_run(entry.name, utc_now(), True, slot=run.slot))
+            if state.attempt_count:
+                self._patiently(lambda: self.store.clear_attempt_state(entry.name))
+        reached("outcome-noted")
+        if not self._moved(begun, lease, status="succeeded", eligible_at=None):
+            reason = "the claim went to somebody else before the end could be written down"
+            return Outcome(entry.name, "lost", run.run_id, result, reason=reason)
+        reached("slot-ended")
+        self.telling.succeeded(
+            entry.name,
+            run_id=run.run_id,
+            slot=run.slot,
+            failures=state.attempt_count,
+            result=result,
+            took_s=took_s,
+            at=now,
+        )
+        return Outcome(entry.name, "succeeded", run.run_id, result, attempt_count=state.attempt_count + 1)
+
+    def _failed(
+        self,
+        entry: Orchestrated,
+        run: RunContext,
+        begun: Slot | None,
+        lease: Lease,
+        error: Exception,
+        took_s: float,
+        result: Any = None,
+    ) -> Outcome:
+        now = self._clock()
+        # Only slots count: a run by hand that fails does not keep the schedule from trying, nor does a backfill.
+        counts = begun is not None and begun.backfill is None
+        state = self._state(entry.name) if counts else AttemptState(run.attempt - 1)
+        after = after_failure(entry.retry, state, begun, now, cause_of(error), jitter=self._chance)
+        first = begun.first_failed_at or now if begun is not None else None
+        status = "pending" if after.retry_at is not None else "failed"
+        kind, said = error_words(error)
+        reason = f"{kind}: {said.splitlines()[0] if said else ''}".rstrip(": ")
+        if not _is_backfill(begun):
+            self._patiently(lambda: self.store.record_run(entry.name, utc_now(), False))
+        if counts:
+            self._patiently(lambda: self.store.record_attempt(entry.name, after.state))
+        if not self._moved(
+            begun, lease, status=status, eligible_at=after.retry_at, first_failed_at=first, reason=reason
+        ):
+            return Outcome(entry.name, "lost", run.run_id, error=error, reason="the claim went to somebody else")
+        self.telling.failed(
+            entry.name,
+            cause_of(error),
+            run_id=run.run_id,
+            slot=run.slot,
+            attempt_count=after.state.attempt_count,
+            max_attempts=entry.retry.max_attempts,
+            gave_up=after.gave_up,
+            took_s=took_s,
+            at=now,
+        )
+        return Outcome(
+            entry.name,
+            "failed",
+            run.run_id,
+            result,
+            error,
+            attempt_count=after.state.attempt_count,
+            gave_up=after.gave_up,
+            retry_at=after.retry_at if begun is not None else None,
+        )
+
+    def _cancelled(
+        self,
+        entry: Orchestrated,
+        run: RunContext,
+        begun: Slot | None,
+        lease: Lease,
+        error: BaseException,
+        *,
+        again: bool = False,
+    ) -> Outcome:
+        """A cancelled slot is over; an interrupted one waits for its next turn, as if it had not begun."""
+        if begun is not None:
+            status = "pending" if again else "cancelled"
+            self._moved(begun, lease, status=status, attempt=begun.attempt - 1 if again else begun.attempt)
+        return Outcome(entry.name, "cancelled", run.run_id, error=error, reason="cancelled")
+
+    def _state(self, name: str) -> AttemptState:
+        return self._patiently(lambda: self.store.attempts().get(name)) or AttemptState()
+
+    def _moved(self, begun: Slot | None, lease: Lease, **changes: Any) -> bool:
+        if begun is None:
+            return True
+        moved = self._patiently(
+            lambda: self.store.move_slot(
+                replace(begun, **changes), expected="running", expected_attempt=begun.attempt, token=lease.token
+            )
+        )
+        return moved is not False
+
+    def _patiently(self, step: Callable[[], Any]) -> Any:
+        """Do it, waiting for a run log that comes back; None after one warning when it does not."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return step()
+            except Exception as exc:
+                if time.monotonic() >= deadline:
+                    log.warning(
+                        "the run log does not answer, so the end of this run is not in it (%s); a later look finds the "
+                        "run without an owner and, where it can be repeated, does it again: the target applies it once",
+                        scrub(str(exc)),
+                    )
+                    return None
+                time.sleep(0.5)
+
+    # ── what an earlier attempt left ─────────────────────────────────────────────────────────────────────────────────
+
+    def _failed_step(self, run_id: str | None) -> str | None:
+        """The after-load step that an earlier attempt stopped at: the load before it is done."""
+        record = self._patiently(lambda: self.store.get_run(run_id)) if run_id else None
+        step = record.failed_step if record is not None and record.status == "failed" else None
+        return step if step and step.startswith("post[") else None
+
+    def _logical_run_of(self, run_id: Any) -> str | None:
+        record = self.store.get_run(str(run_id)) if run_id else None
+        if record is None:
+            return None
+        known = record.extras.get("slot") or record.extras.get("logical_run")
+        return str(known) if known else record.run_id
+
+
+def _is_backfill(begun: Slot | None) -> bool:
+    return begun is not None and begun.backfill is not None

@@ -1,0 +1,1 @@
+"""Whether data is as good and as fresh as promised."""

@@ -1,0 +1,269 @@
+"""`flow scheduler` with real processes, on run logs in SQLite and PostgreSQL: killed, frozen, doubled, told to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ematix_flow.run.runlogs.urls import from_url
+from tests.orchestrate.project import Project
+
+EVERY_SECOND = """
+@pipeline.register(name="orders", schedule="* * * * * */2", idempotent=True)
+def orders():
+    ran("orders")
+    hold("orders")
+    return {"rows": 1}
+"""
+# Slots of the last day wait already: what happens does not depend on when a test begins.
+WAITING = """
+@pipeline.register(name="orders", schedule="0 * * * *", catchup="all", max_catchup=5, idempotent=IDEMPOTENT)
+def orders():
+    ran("orders")
+    hold("orders")
+    return {"rows": 1}
+"""
+
+LOCKER = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1])
+db.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def scheduler(project: Project, *options: str, **env: str) -> subprocess.Popen[str]:
+    """Start one that looks often."""
+    quick = ("--poll-interval", "0.2", "--lease-seconds", "3", "--leader-lease-seconds", "2")
+    return project.start("scheduler", "--module", "flows", *quick, *options, **env)
+
+
+def waiting(project: Project, slots: int = 5, *, idempotent: bool = True) -> None:
+    """A project in which so many slots wait."""
+    from datetime import datetime, timedelta, timezone
+
+    from ematix_flow.contracts.orchestration import RunLog, Slot
+
+    project.write(WAITING.replace("IDEMPOTENT", str(idempotent)))
+    log = from_url(project.run_log_url)
+    assert isinstance(log, RunLog)
+    hour = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0)
+    log.add_slots([Slot("orders", hour - timedelta(hours=n)) for n in range(slots)])
+    log.close()
+
+
+def statuses(project: Project) -> list[str]:
+    """What has become of the slots."""
+    from ematix_flow.contracts.orchestration import RunLog
+
+    log = from_url(project.run_log_url)
+    assert isinstance(log, RunLog)
+    try:
+        return [slot.status for slot in log.slots("orders")]
+    finally:
+        log.close()
+
+
+def all_done(project: Project, slots: int = 5) -> bool:
+    """Whether every slot has succeeded."""
+    return statuses(project) == ["succeeded"] * slots
+
+
+def test_two_schedulers_side_by_side_run_every_slot_once(project: Project) -> None:
+    waiting(project)
+    running = [scheduler(project), scheduler(project)]
+    project.until(lambda: all_done(project))
+    for one in running:
+        one.send_signal(signal.SIGTERM)
+    assert [one.wait(timeout=20) for one in running] == [0, 0], project.said()
+    assert sorted(project.times().values()) == [1] * 5
+
+
+@pytest.mark.parametrize("point", ["due-written", "claimed", "dispatched"])
+def test_a_scheduler_killed_at_any_step_loses_and_doubles_nothing(project: Project, point: str) -> None:
+    waiting(project, 2)
+    assert scheduler(project, EMATIX_FLOW_CRASH_AT=point).wait(timeout=30) == -signal.SIGKILL
+    second = scheduler(project)
+    project.until(lambda: all_done(project, 2))
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(timeout=20) == 0
+    assert sorted(project.times().values()) == [1, 1]
+
+
+def test_a_killed_worker_is_replaced_and_its_run_is_reported(project: Project) -> None:
+    waiting(project, 2)
+    (project.folder / "hold-orders").touch()
+    scheduler(project, "--alerter", "stdout://")
+    first = project.until(project.executions)[0]
+    os.kill(first["pid"], signal.SIGKILL)
+    (project.folder / "hold-orders").unlink()
+    project.until(lambda: all_done(project, 2))
+    runs = json.loads(project.flow("runs", "list", "--pipeline", "orders", "--json").stdout)
+    assert sorted(run["status"] for run in runs) == ["failed", "succeeded", "succeeded"]
+    assert "worker lost" in next(run["error"] for run in runs if run["status"] == "failed")
+    assert project.said().count("] lost: orders") == 1 or project.said().count("lost: orders") == 1, project.said()
+
+
+def test_a_killed_worker_that_cannot_be_repeated_is_reported_and_left(project: Project) -> None:
+    waiting(project, 1, idempotent=False)
+    (project.folder / "hold-orders").touch()
+    scheduler(project)
+    first = project.until(project.executions)[0]
+    os.kill(first["pid"], signal.SIGKILL)
+    project.until(lambda: statuses(project) == ["failed"])
+    assert len(project.executions()) == 1
+
+
+def test_a_worker_that_is_told_to_stop_gives_its_slot_back_at_once(project: Project) -> None:
+    waiting(project, 1, idempotent=False)
+    (project.folder / "hold-orders").touch()
+    scheduler(project, "--lease-seconds", "300")
+    first = project.until(project.executions)[0]
+    os.kill(first["pid"], signal.SIGTERM)
+    project.until(lambda: len(project.executions()) == 2)
+    (project.folder / "hold-orders").unlink()
+    project.until(lambda: all_done(project, 1))
+    runs = json.loads(project.flow("runs", "list", "--pipeline", "orders", "--json").stdout)
+    assert sorted(run["status"] for run in runs) == ["cancelled", "succeeded"]
+
+
+def test_a_worker_frozen_past_its_lease_does_no_harm_when_it_wakes(project: Project) -> None:
+    waiting(project, 1)
+    (project.folder / "hold-orders").touch()
+    scheduler(project)
+    first = project.until(project.executions)[0]
+    os.kill(first["pid"], signal.SIGSTOP)
+    second = project.until(lambda: project.executions()[1:])[0]
+    assert second["pid"] != first["pid"]
+    (project.folder / "hold-orders").unlink()
+    project.until(lambda: all_done(project, 1))
+    os.kill(first["pid"], signal.SIGCONT)
+    project.until(lambda: not Path(f"/proc/{first['pid']}").exists() or _is_zombie(first["pid"]))
+    assert statuses(project) == ["succeeded"]
+    runs = json.loads(project.flow("runs", "list", "--pipeline", "orders", "--json").stdout)
+    assert len(runs) == 2 and sum(run["status"] == "succeeded" for run in runs) >= 1
+
+
+def test_a_leader_frozen_past_its_lease_does_no_harm_when_it_wakes(project: Project) -> None:
+    project.write(EVERY_SECOND)
+    frozen = scheduler(project)
+    project.until(project.executions)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    before = len(project.executions())
+    other = scheduler(project)
+    project.until(lambda: len(project.executions()) >= before + 3)
+    os.kill(frozen.pid, signal.SIGCONT)
+    project.until(lambda: len(project.executions()) >= before + 6)
+    for one in (frozen, other):
+        one.send_signal(signal.SIGTERM)
+    assert [one.wait(timeout=20) for one in (frozen, other)] == [0, 0], project.said()
+    assert set(project.times().values()) == {1}
+
+
+def test_told_to_stop_it_ends_and_its_workers_go_on(project: Project) -> None:
+    waiting(project, 1)
+    (project.folder / "hold-orders").touch()
+    running = scheduler(project, "--health-port", "0")
+    project.until(project.executions)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=20) == 0
+    (project.folder / "hold-orders").unlink()
+    project.until(lambda: all_done(project, 1))
+    assert list(project.times().values()) == [1]
+
+
+def test_no_more_run_at_a_time_than_allowed(project: Project) -> None:
+    project.write(
+        """
+for name in "abcdef":
+    def body(name=name):
+        (HERE / f"in-{name}").touch()
+        together = len(list(HERE.glob("in-*")))
+        with (HERE / "together").open("a") as file:
+            file.write(f"{together}" + chr(10))
+        time.sleep(0.3)
+        (HERE / f"in-{name}").unlink()
+        ran(name)
+    pipeline.register(name=name, schedule="* * * * *", catchup="latest")(body)
+"""
+    )
+    scheduler(project, "--max-concurrency", "2")
+    project.until(lambda: {one["name"] for one in project.executions()} == set("abcdef"), within=90)
+    assert max(int(line) for line in (project.folder / "together").read_text().split()) <= 2
+
+
+def test_a_run_log_that_goes_away_and_comes_back(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    project = Project(tmp_path, url)
+    try:
+        waiting(project, 1)
+        (tmp_path / "hold-orders").touch()
+        scheduler(project)
+        project.until(project.executions)
+        locker = subprocess.Popen(
+            [sys.executable, "-c", LOCKER, str(tmp_path / "runs.db")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert locker.stdout is not None and locker.stdin is not None
+        assert locker.stdout.readline() == "locked\n"
+        (tmp_path / "hold-orders").unlink()
+        project.until(lambda: "tick failed" in project.said() or "does not answer" in project.said())
+        locker.communicate(timeout=10)  # it lets go when nobody writes to it any more
+        project.until(lambda: all_done(project, 1))
+        assert set(project.times().values()) <= {1, 2}
+    finally:
+        project.close()
+
+
+def test_without_a_run_log_it_does_not_start(tmp_path: Path) -> None:
+    project = Project(tmp_path, "postgresql://u:s3cret@127.0.0.1:1/x")
+    project.write(EVERY_SECOND)
+    refused = project.flow("scheduler", "--module", "flows", code=2)
+    assert "cannot work without its run log" in refused.stderr and "s3cret" not in refused.stderr
+    for url, reason in (("memory://", "not seen by workers"), ("s3://bucket/x?endpoint=http://127.0.0.1:1", "run log")):
+        refused = project.flow("scheduler", "--module", "flows", "--run-log", url, code=2)
+        assert reason in refused.stderr
+    refused = project.flow(
+        *("scheduler", "--module", "flows", "--executor", "moon://", "--run-log", f"sqlite:///{tmp_path}/runs.db"),
+        code=2,
+    )
+    assert "moon" in refused.stderr
+
+
+def test_health_says_whether_ticks_come(project: Project) -> None:
+    waiting(project, 1)
+    scheduler(project, "--health-port", "0")
+    project.until(lambda: all_done(project, 1))
+    port = re.search(r"http://127\.0\.0\.1:(\d+)/healthz", project.said())
+    assert port is not None
+    with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/readyz", timeout=5) as answer:
+        facts = json.loads(answer.read())
+    assert facts["ok"] is True and facts["ticks"] >= 1 and facts["dispatched"] == 1
+
+
+def test_warm_workers_run_slots_once_too(project: Project) -> None:
+    waiting(project)
+    running = scheduler(project, "--executor", "workers://?count=2")
+    project.until(lambda: all_done(project))
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(timeout=30) == 0
+    assert sorted(project.times().values()) == [1] * 5
+    assert len({one["pid"] for one in project.executions()}) <= 2
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
