@@ -241,6 +241,19 @@ def test_a_backfill_that_was_killed_goes_on_and_the_schedule_leaves_it_alone(pro
     assert status["orders"]["last_run"] is None, "a backfill says nothing about how the schedule is doing"
 
 
+def test_a_backfill_leaves_a_time_alone_that_a_worker_is_at(project: Project) -> None:
+    project.write(TWO.replace("* * * * *", "0 6 * * *"))
+    (project.folder / "hold-orders").touch()
+    running = project.start("run-due", "--module", "flows", "--now", AT)
+    project.until(project.executions)
+    command = ("backfill", "--module", "flows", "orders", "--from", "2026-03-01", "--to", "2026-03-02")
+    refused = json.loads(project.flow(*command, code=1).stdout)
+    assert refused["slots"][0]["status"] == "unstarted" and "busy" in refused["slots"][0]["error"]
+    (project.folder / "hold-orders").unlink()
+    assert running.wait(timeout=30) == 0
+    assert project.times() == {("orders", SLOT): 1, ("report", SLOT): 1}
+
+
 def test_a_failure_by_hand_does_not_count_and_a_success_by_hand_ends_failures(project: Project) -> None:
     project.write(TWO)
     (project.folder / "fail-orders").touch()

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from ematix_flow.contracts.orchestration import RunLog, Slot
 from ematix_flow.run.runlogs.urls import from_url
 from tests.orchestrate.project import Project
 
@@ -49,24 +51,21 @@ def scheduler(project: Project, *options: str, **env: str) -> subprocess.Popen[s
 
 def waiting(project: Project, slots: int = 5, *, idempotent: bool = True) -> None:
     """A project in which so many slots wait."""
-    from datetime import datetime, timedelta, timezone
-
-    from ematix_flow.contracts.orchestration import RunLog, Slot
-
     project.write(WAITING.replace("IDEMPOTENT", str(idempotent)))
-    log = from_url(project.run_log_url)
-    assert isinstance(log, RunLog)
+    log = opened_log(project)
     hour = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0)
     log.add_slots([Slot("orders", hour - timedelta(hours=n)) for n in range(slots)])
     log.close()
 
 
+def opened_log(project: Project) -> RunLog:
+    """The run log of the project, to look into it."""
+    return from_url(project.run_log_url)
+
+
 def statuses(project: Project) -> list[str]:
     """What has become of the slots."""
-    from ematix_flow.contracts.orchestration import RunLog
-
-    log = from_url(project.run_log_url)
-    assert isinstance(log, RunLog)
+    log = opened_log(project)
     try:
         return [slot.status for slot in log.slots("orders")]
     finally:
@@ -124,7 +123,7 @@ def test_a_killed_worker_that_cannot_be_repeated_is_reported_and_left(project: P
 
 
 def test_a_worker_that_is_told_to_stop_gives_its_slot_back_at_once(project: Project) -> None:
-    waiting(project, 1, idempotent=False)
+    waiting(project, 1)
     (project.folder / "hold-orders").touch()
     scheduler(project, "--lease-seconds", "300")
     first = project.until(project.executions)[0]
@@ -134,6 +133,61 @@ def test_a_worker_that_is_told_to_stop_gives_its_slot_back_at_once(project: Proj
     project.until(lambda: all_done(project, 1))
     runs = json.loads(project.flow("runs", "list", "--pipeline", "orders", "--json").stdout)
     assert sorted(run["status"] for run in runs) == ["cancelled", "succeeded"]
+
+
+def test_a_worker_that_is_told_to_stop_in_what_cannot_be_repeated_leaves_it_to_a_person(project: Project) -> None:
+    waiting(project, 1, idempotent=False)
+    (project.folder / "hold-orders").touch()
+    scheduler(project, "--alerter", "stdout://")
+    first = project.until(project.executions)[0]
+    os.kill(first["pid"], signal.SIGTERM)
+    project.until(lambda: statuses(project) == ["failed"])
+    project.until(lambda: "Interrupted" in project.said())
+    assert len(project.executions()) == 1
+
+
+def test_a_hand_over_that_arrives_twice_is_worked_on_once(project: Project) -> None:
+    waiting(project, 1)
+    log = opened_log(project)
+    slot = log.open_slots("orders")[0]
+    token = log.claim("orders", "dispatched by a test", 30).token
+    log.close()
+    (project.folder / "hold-orders").touch()
+    words = ("run", "--module", "flows", "orders", "--claim-token", str(token))
+    at = f"{slot.at:%Y-%m-%dT%H:%M:%SZ}"
+    first = project.start(*words, EMATIX_FLOW_SLOT=at)
+    project.until(project.executions)
+    second = project.flow(*words, EMATIX_FLOW_SLOT=at)
+    assert "another worker's" in second.stderr
+    (project.folder / "hold-orders").unlink()
+    assert first.wait(timeout=20) == 0
+    assert (len(project.executions()), statuses(project)) == (1, ["succeeded"])
+
+
+def test_a_request_whose_scheduler_died_before_a_worker_began_is_carried_out(project: Project) -> None:
+    waiting(project, 0)
+    log = opened_log(project)
+    asked = log.enqueue_run("orders")
+    log.close()
+    assert scheduler(project, EMATIX_FLOW_CRASH_AT="claimed").wait(timeout=30) == -signal.SIGKILL
+    scheduler(project)
+    project.until(project.executions)
+    project.until(
+        lambda: json.loads(project.flow("runs", "show", asked, "--json").stdout)["status"] == "succeeded", within=20
+    )
+    assert len(project.executions()) == 1
+
+
+def test_workers_that_cannot_begin_are_told_of_and_tried_less_often(project: Project) -> None:
+    waiting(project, 1)
+    module = (project.folder / "flows.py").read_text()
+    broken = "import os\nif 'EMATIX_FLOW_SLOT' in os.environ:\n    raise RuntimeError('a bad deployment')\n"
+    (project.folder / "flows.py").write_text(broken + module)
+    scheduler(project, "--alerter", "stdout://")
+    project.until(lambda: project.said().count("worker did not begin") >= 2)
+    assert project.said().count("dispatch_failed: orders") == 1, "told once"
+    (project.folder / "flows.py").write_text(module)
+    project.until(lambda: all_done(project, 1))
 
 
 def test_a_worker_frozen_past_its_lease_does_no_harm_when_it_wakes(project: Project) -> None:

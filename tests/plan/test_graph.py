@@ -106,8 +106,11 @@ def test_a_scheduled_upstream_must_have_succeeded_for_its_own_latest_time() -> N
     late = LastRun(utc(2026, 3, 1, 5, 2), True, utc(2026, 3, 1, 5, 2), utc(2026, 3, 1, 5))
     assert held(DAILY, late)
     assert not held(DAILY, LastRun(utc(2026, 3, 2, 5, 2), True, utc(2026, 3, 2, 5, 2), utc(2026, 3, 2, 5)))
-    # A run by hand after that time counts, too.
-    assert not held(DAILY, LastRun(utc(2026, 3, 2, 5, 30), True, utc(2026, 3, 2, 5, 30), utc(2026, 3, 1, 5)))
+    # A run by hand stands for every time up to its own; one that ended late for an older time does not.
+    by_hand = utc(2026, 3, 2, 5, 30)
+    assert not held(DAILY, LastRun(by_hand, True, by_hand, by_hand))
+    assert not held(DAILY, LastRun(by_hand, True, by_hand))
+    assert held(DAILY, LastRun(by_hand, True, by_hand, utc(2026, 3, 1, 5)))
 
 
 def test_a_late_success_for_an_early_slot_does_not_open_a_later_one() -> None:

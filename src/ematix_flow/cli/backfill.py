@@ -7,12 +7,12 @@ from argparse import ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.cli.control import controlled
-from ematix_flow.cli.declared import add_module, add_name, load, prints_on_stderr
+from ematix_flow.cli.declared import add_module, add_name, declared_entry, prints_on_stderr
 from ematix_flow.cli.run_due import instant, stopping
 from ematix_flow.cli.run_log_options import add_run_log
 from ematix_flow.cli.spark_options import add_spark_place, spark_place
 from ematix_flow.cli.watch_options import add_watching, watching
-from ematix_flow.errors import UnknownName, closest, counted, listed
+from ematix_flow.errors import counted
 
 if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
@@ -44,16 +44,8 @@ def run(args: Namespace, console: Console) -> int:
     from ematix_flow.orchestrate.backfill import plan_backfill, run_backfill
     from ematix_flow.orchestrate.outcomes import Outcome, error_words
     from ematix_flow.orchestrate.work import Work, slot_key
-    from ematix_flow.run.registered import orchestrated
 
-    load(args.module)
-    entries = {entry.name: entry for entry in orchestrated()}
-    if args.name not in entries:
-        raise UnknownName(
-            f"Module '{args.module}' declares no pipeline or workflow named '{args.name}'.",
-            fix=closest(args.name, entries) or f"it declares: {listed(sorted(entries))}",
-        )
-    entry, stop = entries[args.name], threading.Event()
+    entry, stop = declared_entry(args.module, args.name), threading.Event()
     ended: list[dict[str, Any]] = []
     with controlled(args) as store:
         plan = plan_backfill(entry, store, args.start, args.end, again=args.again)

@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ematix_flow.cli.declared import load, prints_on_stderr
+from ematix_flow.cli.declared import declared_entry, prints_on_stderr
 from ematix_flow.cli.run_due import claimable
 from ematix_flow.cli.spark_options import spark_place
 from ematix_flow.cli.watch_options import watching
-from ematix_flow.errors import InvalidConfig, UnknownName, closest, listed
+from ematix_flow.errors import InvalidConfig
+from ematix_flow.orchestrate.identity import worker_name
 from ematix_flow.orchestrate.outcomes import Outcome, error_words
+from ematix_flow.orchestrate.recovery import give_back
 from ematix_flow.orchestrate.scheduler import REQUEST_VARIABLE, SLOT_VARIABLE
 from ematix_flow.orchestrate.work import Lease, Work
-from ematix_flow.run.registered import Orchestrated, orchestrated
+from ematix_flow.run.registered import Orchestrated
 from ematix_flow.run.runlogs.open import run_log_url
 from ematix_flow.run.runlogs.urls import from_url
 from ematix_flow.watch.run_output import is_capture_wanted, take_descriptors
@@ -36,14 +38,19 @@ def run_claimed(args: Namespace, console: Console) -> int:
     store = claimable(from_url(run_log_url(args.run_log_url or args.run_log_path)))
     if store is None:
         raise InvalidConfig("A claim needs a run log that can hold it.")
+    # The token that was handed over is exchanged: should the same hand-over arrive twice, one of them works.
+    token = store.adopt(args.claim_token, worker_name())
+    if token is None:
+        console.note(f"{args.name}: the claim ran out, or is another worker's; nothing was done")
+        store.close()
+        return 0
     try:
-        load(args.module)
-        entry = _entry(args)
-        lease = Lease(args.claim_token, args.lease_seconds, args.heartbeat_interval)
+        entry = declared_entry(args.module, args.name)
+        lease = Lease(token, args.lease_seconds, args.heartbeat_interval)
         with spark_place(args), prints_on_stderr(), watching(args, console, store) as telling, _interruptible():
             outcome = _worked(Work(store, telling), store, entry, lease)
     finally:
-        store.release(args.claim_token)
+        give_back(store, token)
         store.close()
     said = {"pipeline": outcome.name, "status": outcome.status, "run_id": outcome.run_id}
     if outcome.error is not None:
@@ -73,8 +80,6 @@ def _interruptible() -> Iterator[None]:
 
 
 def _worked(work: Work, store: RunLog, entry: Orchestrated, lease: Lease) -> Outcome:
-    if not store.heartbeat(lease.token, lease.lease_s):
-        return Outcome(entry.name, "unstarted", reason="the claim ran out before the work began")
     asked = os.environ.get(REQUEST_VARIABLE)
     if asked:
         request = store.get_run(asked)
@@ -90,13 +95,3 @@ def _worked(work: Work, store: RunLog, entry: Orchestrated, lease: Lease) -> Out
         state = slot.status if slot is not None else "unknown"
         return Outcome(entry.name, "unstarted", reason=f"the slot {written} is {state}")
     return work.run_slot(entry, slot, lease)
-
-
-def _entry(args: Namespace) -> Orchestrated:
-    entries = {entry.name: entry for entry in orchestrated()}
-    if args.name not in entries:
-        raise UnknownName(
-            f"Module '{args.module}' declares no pipeline or workflow named '{args.name}'.",
-            fix=closest(args.name, entries) or f"it declares: {listed(sorted(entries))}",
-        )
-    return entries[args.name]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.cli.declared import load
+from ematix_flow.cli.declared import declared_entry
 from ematix_flow.cli.run_log_options import add_run_log, run_log_for_reading
-from ematix_flow.errors import InvalidConfig, UnknownName, closest, counted, listed
+from ematix_flow.errors import InvalidConfig, counted
 
 if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
@@ -43,7 +43,8 @@ def run(args: Namespace, console: Console) -> int:
     """Do it and say what it changed."""
     from ematix_flow.orchestrate import control
 
-    _known(args)
+    if args.command != "cancel" and args.module:
+        declared_entry(args.module, args.name)
     with controlled(args) as store:
         said: dict[str, Any] = {"name": args.name}
         if args.command == "retry":
@@ -72,20 +73,6 @@ def run(args: Namespace, console: Console) -> int:
     else:
         console.line(text)
     return 0
-
-
-def _known(args: Namespace) -> None:
-    if args.command == "cancel" or not args.module:
-        return
-    from ematix_flow.run.registered import orchestrated
-
-    load(args.module)
-    names = [entry.name for entry in orchestrated()]
-    if args.name not in names:
-        raise UnknownName(
-            f"Module '{args.module}' declares no pipeline or workflow named '{args.name}'.",
-            fix=closest(args.name, names) or f"it declares: {listed(sorted(names))}",
-        )
 
 
 @contextmanager

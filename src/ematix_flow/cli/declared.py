@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from contextlib import redirect_stdout
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ematix_flow.config.loader import load_module
 from ematix_flow.declare import registry
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.registry import Declared
 from ematix_flow.errors import UnknownName, WrongDeclarationType, closest, listed
+
+if TYPE_CHECKING:
+    from ematix_flow.run.registered import Orchestrated
 
 
 def add_module(parser: ArgumentParser) -> None:
@@ -48,6 +51,24 @@ def declared_pipeline(args: Namespace) -> Any:
     """
     load(args.module)
     return _named("pipeline", args, registry.current().pipeline(args.name), registry.current().pipelines())
+
+
+def declared_entry(module: str, name: str) -> Orchestrated:
+    """The pipeline or workflow of that name, as the orchestrator sees it, after importing its module.
+
+    Raises:
+        UnknownName: The module declares neither; the nearest one is suggested.
+    """
+    from ematix_flow.run.registered import orchestrated
+
+    load(module)
+    entries = {entry.name: entry for entry in orchestrated()}
+    if name not in entries:
+        raise UnknownName(
+            f"Module '{module}' declares no pipeline or workflow named '{name}'.",
+            fix=closest(name, entries) or f"it declares: {listed(sorted(entries))}",
+        )
+    return entries[name]
 
 
 def decorated_pipeline(args: Namespace) -> Pipeline:

@@ -100,7 +100,7 @@ def _done(
     if store is None:
         return _unclaimed(entry, args, history, observer)
     from ematix_flow.orchestrate.identity import worker_name
-    from ematix_flow.orchestrate.recovery import take
+    from ematix_flow.orchestrate.recovery import give_back, take
     from ematix_flow.orchestrate.work import Lease, Work
 
     token, holder = take(store, entry.name, worker_name(), _LEASE_S)
@@ -112,7 +112,7 @@ def _done(
         work = Work(store, telling, observer=lambda _name: observer)
         outcome = work.run_by_hand(entry, Lease(token, _LEASE_S, _LEASE_S / 3), logical_run=args.run_id)
     finally:
-        store.release(token)
+        give_back(store, token)
     if outcome.error is not None and not isinstance(outcome.result, Mapping):
         raise outcome.error
     return outcome.result

@@ -7,7 +7,8 @@ import logging
 import signal
 import threading
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -113,20 +114,19 @@ def claimable(history: RunHistory | None) -> RunLog | None:
     return history
 
 
-class stopping:
-    """While a block runs, SIGTERM lets what is under way end and keeps the rest from beginning."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
-        self._before: Any = None
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+@contextmanager
+def stopping(stop: threading.Event, *signals: signal.Signals) -> Iterator[None]:
+    """While a block runs, these signals (SIGTERM without any) set the event: what is under way ends, nothing begins."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    wanted = signals or (signal.SIGTERM,)
+    before = {one: signal.signal(one, lambda *_: stop.set()) for one in wanted}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _as_mapping(result: Any) -> Mapping[str, Any]:

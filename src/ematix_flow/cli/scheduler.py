@@ -6,10 +6,10 @@ import logging
 import signal
 import threading
 from argparse import ArgumentTypeError, Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ematix_flow.cli.declared import add_module, load
-from ematix_flow.cli.run_due import claimable, positive
+from ematix_flow.cli.run_due import claimable, positive, stopping
 from ematix_flow.cli.run_log_options import add_run_log
 from ematix_flow.cli.watch_options import add_watching, alerter_urls, metrics_url, watching, worker_environment
 from ematix_flow.errors import ConnectionFailed, InvalidConfig
@@ -95,7 +95,7 @@ def run(args: Namespace, console: Console) -> int:
     )
     logging.getLogger("ematix_flow.scheduler").setLevel(logging.INFO)
     stop = threading.Event()
-    with watching(args, console, store) as telling, _told_to_stop(stop):
+    with watching(args, console, store) as telling, stopping(stop, signal.SIGTERM, signal.SIGINT):
         scheduler = Scheduler(settings, store, executor, telling, worker_id=args.worker_id)
         with serving_health(scheduler.pulse, settings.poll_s, args.health_bind, args.health_port) as port:
             if port is not None:
@@ -106,23 +106,6 @@ def run(args: Namespace, console: Console) -> int:
         close(args.drain_seconds)
     store.close()
     return 0
-
-
-class _told_to_stop:
-    """SIGTERM and SIGINT set the event; what was there before comes back."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for one in (signal.SIGTERM, signal.SIGINT):
-                self._before[one] = signal.signal(one, lambda *_: self._stop.set())
-
-    def __exit__(self, *_: object) -> None:
-        for one, before in self._before.items():
-            signal.signal(one, before)
 
 
 def _count(text: str) -> int:

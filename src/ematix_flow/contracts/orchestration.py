@@ -151,6 +151,12 @@ class RunLog(RunHistory, Protocol):
     def heartbeat(self, token: str, lease_seconds: float) -> bool:
         """Move the expiry to now + lease; False, and nothing else, for a token that is no longer the claim's."""
 
+    def adopt(self, token: str, worker_id: str) -> str | None:
+        """Exchange a token that was handed over for one of the worker's own; None when it is no longer the claim's.
+
+        Of two workers that were handed the same token, one gets the claim, and the other can free nothing.
+        """
+
     def release(self, token: str) -> None:
         """Give that claim back; a stale token frees nothing."""
 
@@ -218,6 +224,9 @@ class RunLog(RunHistory, Protocol):
 
     def consume_requested_run(self, run_id: str) -> bool:
         """Turn a requested record into a running one; False when somebody else was faster."""
+
+    def end_lost_run(self, seen: Any) -> bool:
+        """End a record as failed, "worker lost", if it still is as it was seen."""
 
     def return_requested_run(self, run_id: str) -> None:
         """Put a consumed record back that could not be started; it is requested again."""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import uuid4
@@ -15,7 +16,7 @@ from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.errors import InvalidConfig
 from ematix_flow.orchestrate.identity import worker_name
 from ematix_flow.orchestrate.outcomes import Outcome
-from ematix_flow.orchestrate.recovery import take
+from ematix_flow.orchestrate.recovery import give_back, take
 from ematix_flow.orchestrate.work import Lease, Work, slot_key
 from ematix_flow.plan.due import backfill_slots
 from ematix_flow.run.registered import Orchestrated
@@ -53,10 +54,9 @@ def plan_backfill(
     known = {slot.at: slot for slot in store.slots(entry.name, since=start, until=end, limit=len(times) + 1000)}
     done = [at for at in times if at in known and known[at].status == "succeeded"]
     name = f"backfill-{uuid4().hex[:8]}"
+    # A time that the schedule has seen stays the schedule's: its claim keeps a worker that is at it apart from us.
     wanted = [
-        replace(known[at], backfill=known[at].backfill or name) if at in known else Slot(entry.name, at, backfill=name)
-        for at in times
-        if again or at not in done
+        known[at] if at in known else Slot(entry.name, at, backfill=name) for at in times if again or at not in done
     ]
     return BackfillPlan(entry.name, tuple(wanted), 0 if again else len(done))
 
@@ -72,15 +72,13 @@ def run_backfill(
 ) -> None:
     """Run the slots. Loads into one table take turns, since a table has one writer; bare functions run side by side."""
     work.store.add_slots(plan.to_run)
-    turn = threading.Lock() if isinstance(entry.thing, Pipeline) else None
+    turn = threading.Lock()
 
     def one(slot: Slot) -> None:
         if stop.is_set():
             return
-        if turn is None:
-            told(slot, _run_one(entry, work, slot, stop))
-            return
-        with turn:
+        takes_turns = isinstance(entry.thing, Pipeline) or slot.backfill is None
+        with turn if takes_turns else nullcontext():
             told(slot, _run_one(entry, work, slot, stop))
 
     with ThreadPoolExecutor(max_workers=max(1, parallel), thread_name_prefix="backfill") as pool:
@@ -90,7 +88,8 @@ def run_backfill(
 def _run_one(entry: Orchestrated, work: Work, slot: Slot, stop: threading.Event) -> Outcome:
     """One slot with its retries, waited for in place."""
     store = work.store
-    token, holder = take(store, f"{entry.name}@{slot_key(slot.at)}", worker_name(), _LEASE_S)
+    claimed = f"{entry.name}@{slot_key(slot.at)}" if slot.backfill else entry.name
+    token, holder = take(store, claimed, worker_name(), _LEASE_S)
     if token is None:
         return Outcome(entry.name, "unstarted", reason=holder)
     try:
@@ -98,7 +97,7 @@ def _run_one(entry: Orchestrated, work: Work, slot: Slot, stop: threading.Event)
         while True:
             stored = next(iter(store.slots(entry.name, since=slot.at, until=slot.at)), slot)
             ready = replace(slot, status="pending", attempt=stored.attempt, run_id=stored.run_id, reason=None)
-            if stored.status != "pending" or stored.backfill != slot.backfill:
+            if stored.status != "pending":
                 # Failed, superseded, or left by a process that is gone: its claim is ours now.
                 store.move_slot(ready, expected=stored.status, expected_attempt=stored.attempt, token=token)
             outcome = work.run_slot(entry, ready, lease)
@@ -109,4 +108,4 @@ def _run_one(entry: Orchestrated, work: Work, slot: Slot, stop: threading.Event)
             if stop.is_set():
                 return outcome
     finally:
-        store.release(token)
+        give_back(store, token)

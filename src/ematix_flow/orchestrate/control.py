@@ -9,6 +9,7 @@ from dataclasses import replace
 from ematix_flow.contracts.orchestration import AttemptState, RunLog, Slot
 from ematix_flow.contracts.runtime import RunRecord
 from ematix_flow.errors import InvalidConfig, UnknownName
+from ematix_flow.watch.telling import given_up_key
 
 _RECENT = 100
 
@@ -18,7 +19,7 @@ def retry(store: RunLog, name: str) -> Slot | None:
 
     The target applies a slot once, so what an earlier attempt did reach is not done again.
     """
-    store.clear_attempt_state(name)
+    _forget_failures(store, name)
     recent = [slot for slot in store.slots(name, limit=_RECENT) if slot.backfill is None]
     for slot in recent:
         if slot.status in ("pending", "failed"):
@@ -33,7 +34,7 @@ def retry(store: RunLog, name: str) -> Slot | None:
 def clear(store: RunLog, name: str) -> tuple[AttemptState | None, int]:
     """Forget failures and what still waits: the pipeline is back on its schedule. What was forgotten comes back."""
     state = store.attempts().get(name)
-    store.clear_attempt_state(name)
+    _forget_failures(store, name)
     waiting = [slot for slot in store.open_slots(name) if slot.status == "pending"]
     gone = sum(
         store.move_slot(replace(slot, status="cancelled", reason="cleared by hand"), expected="pending")
@@ -102,6 +103,11 @@ def restart(store: RunLog, run_id: str, from_step: str | None) -> str:
 def rerun(store: RunLog, run_id: str) -> str:
     """Ask for the whole run again, as a new logical run; the id of the new run."""
     return store.enqueue_rerun(known_run(store, run_id).run_id)
+
+
+def _forget_failures(store: RunLog, name: str) -> None:
+    store.clear_attempt_state(name)
+    store.forget_alerts(given_up_key(name))
 
 
 def _who() -> str:

@@ -56,11 +56,16 @@ class Missed:
 
 
 class Desk:
-    """The declared pipelines and workflows over one run log."""
+    """The declared pipelines and workflows over one run log.
 
-    def __init__(self, entries: Iterable[Orchestrated], log: RunLog) -> None:
+    Args:
+        told: Missed times that this process knows to be told already; kept by whoever makes a desk again and again.
+    """
+
+    def __init__(self, entries: Iterable[Orchestrated], log: RunLog, *, told: set[str] | None = None) -> None:
         self.entries = {entry.name: entry for entry in entries}
         self.log = log
+        self._told = told if told is not None else set()
         self.graph = Graph({entry.name: entry.upstreams for entry in self.entries.values()})
 
     def write_down_due(self, now: datetime, interval_s: float) -> list[Missed]:
@@ -82,8 +87,16 @@ class Desk:
                 at = self._triggered(entry, last, last_runs)
                 if at is not None:
                     found.append(Slot(entry.name, at))
-        new = {slot.pipeline for slot in self.add(found)}
-        return [one for one in missed if one.name in new]
+        self.add(found)
+        return [one for one in missed if self._is_news(one, now)]
+
+    def _is_news(self, missed: Missed, now: datetime) -> bool:
+        """Told once, by whoever looks first."""
+        key = f"missed:{missed.name}:{missed.last}"
+        if key in self._told:
+            return False
+        self._told.add(key)
+        return self.log.first_alert(key, now)
 
     def add(self, slots: Sequence[Slot]) -> Sequence[Slot]:
         """Write slots down that are not known yet; those come back. Older ones that still wait give way."""
@@ -96,27 +109,24 @@ class Desk:
         self, entry: Orchestrated, last: datetime | None, last_runs: Mapping[str, LastRun]
     ) -> datetime | None:
         """The slot of a workflow that runs when others have: the moment the last of them did, alike for everybody."""
-        since = _last_success(last_runs.get(entry.name))
-        met: list[datetime] = []
-
-        def succeeded(name: str) -> bool:
-            at = _last_success(last_runs.get(name))
-            if at is None or (since is not None and at <= since):
-                return False
-            met.append(at)
-            return True
-
         assert entry.triggered_by is not None
-        if not trigger_met(entry.triggered_by, succeeded):
+        since = _done_up_to(last_runs.get(entry.name))
+        successes = {name: _last_success(last_runs.get(name)) for name in entry.triggered_by.leaves()}
+        new = {name: at for name, at in successes.items() if at is not None and (since is None or at > since)}
+        if not trigger_met(entry.triggered_by, new.__contains__):
             return None
-        at = max(met)
+        at = max(new.values())
         return at if last is None or at > last else None
 
     def _supersede(self, new: Sequence[Slot]) -> None:
         newest: dict[str, datetime] = {}
         for slot in new:
             newest[slot.pipeline] = max(slot.at, newest.get(slot.pipeline, slot.at))
+        clock = self.log.clock()
+        claimed = {claim.pipeline for claim in self.log.claims() if claim.expires_at > clock}
         for slot in self.log.open_slots():
+            if slot.pipeline in claimed:
+                continue  # it is on its way to a worker, who may need longer than from one time to the next
             entry = self.entries.get(slot.pipeline)
             later = newest.get(slot.pipeline)
             if entry is None or later is None or slot.status != "pending" or slot.backfill or slot.at >= later:
@@ -162,7 +172,7 @@ class Desk:
         upstreams = [Upstream(name, self._schedule_of(name), last_runs.get(name)) for name in entry.upstreams]
         names = gate(upstreams, slot=candidate.slot.at, now=now, freshness_s=entry.freshness_s)
         if not names and entry.due is not None and entry.triggered_by is not None:
-            since = _last_success(last_runs.get(entry.name))
+            since = _done_up_to(last_runs.get(entry.name))
             met = trigger_met(
                 entry.triggered_by,
                 lambda name: (at := _last_success(last_runs.get(name))) is not None and (since is None or at > since),
@@ -183,6 +193,11 @@ def _reason_to_wait(entry: Orchestrated, slot: Slot, state: AttemptState | None,
         when = f"{slot.eligible_at:%Y-%m-%dT%H:%M:%SZ}"
         return f"retry backoff (attempt {made}/{entry.retry.max_attempts}; next eligible at {when})"
     return None
+
+
+def _done_up_to(last: LastRun | None) -> datetime | None:
+    """The time up to which a workflow has taken notice of others: that of its last good slot, not of its end."""
+    return last.last_success_slot or last.last_success_at if last is not None else None
 
 
 def _last_success(last: LastRun | None) -> datetime | None:

@@ -6,11 +6,11 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ematix_flow.contracts.orchestration import Claim, RunLog, Slot
+from ematix_flow.contracts.orchestration import AttemptState, Claim, RunLog, Slot
+from ematix_flow.declare.redaction import scrub
 from ematix_flow.orchestrate.desk import Desk
 from ematix_flow.orchestrate.identity import is_dead
 from ematix_flow.run.registered import Orchestrated
-from ematix_flow.run.runlogs.sql_history import WORKER_LOST
 from ematix_flow.watch.telling import Telling
 
 log = logging.getLogger(__name__)
@@ -48,21 +48,32 @@ def recover(desk: Desk, telling: Telling, worker_id: str, *, lease_s: float, now
         try:
             lost = _recovered(store, entry, slot, claim.token, telling, now)
         finally:
-            store.release(claim.token)
+            give_back(store, claim.token)
         if lost is not None:
             found.append(lost)
-    _end_unclaimed(store, claims, clock, now)
+    _end_unclaimed(store)
     return found
 
 
-def _end_unclaimed(store: RunLog, claims: dict[str, Claim], clock: datetime, now: datetime) -> None:
-    """Records of runs without a slot, such as requested ones, whose claim is gone."""
-    records, _ = store.list_runs(status="running", limit=_MOST_RUNNING)
+def _end_unclaimed(store: RunLog) -> None:
+    """Records that nobody works on any more: requests that no worker began wait again, the others are lost."""
+    records = [
+        record for status in ("running", "paused") for record in store.list_runs(status=status, limit=_MOST_RUNNING)[0]
+    ]
+    if not records:
+        return
+    # After the records: who began to work since then has a claim by now.
+    clock = store.clock()
+    held = {claim.pipeline for claim in store.claims() if claim.expires_at > clock and not is_dead(claim.worker_id)}
     for record in records:
-        claim = claims.get(record.pipeline)
-        is_held = claim is not None and claim.expires_at > clock
-        if record.extras.get("claimed") and "slot" not in record.extras and not is_held:
-            store.record_run_record(replace(record, status="failed", finished_at=now, error_summary=WORKER_LOST))
+        facts = record.extras
+        name = f"{record.pipeline}@{facts.get('slot')}" if facts.get("backfill") else record.pipeline
+        if name in held:
+            continue
+        if "consumed_by" in facts and "process" not in facts:
+            store.return_requested_run(record.run_id)
+        elif facts.get("claimed"):
+            store.end_lost_run(record)
 
 
 def _is_held(store: RunLog, claim: Claim | None, clock: datetime) -> bool:
@@ -78,12 +89,16 @@ def _recovered(
     store: RunLog, entry: Orchestrated, slot: Slot, token: str, telling: Telling, now: datetime
 ) -> Lost | None:
     record = store.get_run(slot.run_id) if slot.run_id else None
+    state = store.attempts().get(entry.name) or AttemptState()
     if record is not None and record.status == "succeeded":
         # It was lost after its work was done; only the end of the slot was not written down.
         store.record_run(entry.name, record.finished_at or now, True, slot=slot.at)
-        store.clear_attempt_state(entry.name)
         ended = replace(slot, status="succeeded")
-        return Lost(ended, False) if store.move_slot(ended, expected="running", token=token) else None
+        if not store.move_slot(ended, expected="running", token=token):
+            return None
+        telling.succeeded(entry.name, run_id=record.run_id, slot=slot.at, failures=state.attempt_count, at=now)
+        store.clear_attempt_state(entry.name)
+        return Lost(ended, False)
     again = entry.is_repeatable and slot.attempt < max(LOST_AT_MOST, entry.retry.max_attempts)
     reason = "worker lost"
     if not entry.is_repeatable:
@@ -92,15 +107,25 @@ def _recovered(
     if not store.move_slot(moved, expected="running", expected_attempt=slot.attempt, token=token):
         return None  # it ended in between
     if record is not None and record.status in ("running", "paused"):
-        store.record_run_record(replace(record, status="failed", finished_at=now, error_summary=WORKER_LOST))
+        store.end_lost_run(record)
     if not again:
         store.record_run(entry.name, now, False)
+    # It counts, so that the next success is known to be a recovery.
+    store.record_attempt(entry.name, replace(state, attempt_count=state.attempt_count + 1, last_attempt_at=now))
     telling.count(entry.name, "lease_expired")
     telling.lost(
         entry.name, run_id=slot.run_id or "", slot=slot.at, attempt_count=slot.attempt, is_repeated=again, at=now
     )
     log.warning("%s: the worker of %s was lost; %s", entry.name, slot.run_id, "tried again" if again else reason)
     return Lost(moved, again)
+
+
+def give_back(store: RunLog, token: str) -> None:
+    """Release a claim; one that cannot be released now runs out by itself."""
+    try:
+        store.release(token)
+    except Exception as exc:  # what was done under it is done
+        log.warning("a claim could not be given back, and runs out by itself: %s", scrub(str(exc)))
 
 
 def take(store: RunLog, name: str, worker_id: str, lease_s: float) -> tuple[str | None, str]:

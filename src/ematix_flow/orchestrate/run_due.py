@@ -11,14 +11,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ematix_flow.contracts.orchestration import Alerter, MetricsSink, RunLog, Slot
+from ematix_flow.declare.redaction import scrub
 from ematix_flow.orchestrate.desk import Candidate, Desk
 from ematix_flow.orchestrate.identity import worker_name
 from ematix_flow.orchestrate.outcomes import FailedEvent, FiredEvent, Outcome, RunDueResult, SkippedEvent, error_words
-from ematix_flow.orchestrate.recovery import recover, take
+from ematix_flow.orchestrate.recovery import give_back, recover, take
 from ematix_flow.orchestrate.work import Lease, Work, utc_now
 from ematix_flow.plan.cron import as_utc
 from ematix_flow.run.registered import Orchestrated, get_pipeline, orchestrated
 from ematix_flow.run.runlogs.in_process import process_log
+from ematix_flow.run.runlogs.memory import InMemoryRunLog
 from ematix_flow.watch.telling import Telling
 
 log = logging.getLogger(__name__)
@@ -134,13 +136,42 @@ def _run_waiting(
         if stop is not None and stop.is_set():
             told.skip(candidate.name, "this process was told to stop; it runs at the next call")
             continue
-        reason = desk.waits_for(candidate, now)
+        try:
+            reason = desk.waits_for(candidate, now)
+            if reason is None:
+                told.say(f"firing: {candidate.name}")
+                told.ended(_claimed(desk, work, candidate, worker))
+        except Exception as exc:  # bodies do not raise here: it is the run log that does not answer
+            reason = _unanswered(told, candidate, exc)
+            if reason is None:
+                told.say(f"firing: {candidate.name}")
+                told.ended(_without_log(candidate, telling, worker, now))
         if reason is not None:
             telling.skipped(candidate.name)
             told.skip(candidate.name, reason)
-            continue
-        told.say(f"firing: {candidate.name}")
-        told.ended(_claimed(desk, work, candidate, worker))
+
+
+def _unanswered(told: _Told, candidate: Candidate, exc: Exception) -> str | None:
+    """The run log went away in the middle: say what that means, and what this process knows against running it."""
+    log.warning(
+        "the run log does not answer (%s): '%s' runs without it, so nobody else is kept from running the same slot and "
+        "nothing of it is remembered; the target of a pipeline still applies the slot once",
+        scrub(str(exc)),
+        candidate.name,
+    )
+    absent = {event.name for event in told.failed} | {event.name for event in told.skipped}
+    missing = absent & set(candidate.entry.upstreams)
+    return f"upstream not fresh: {', '.join(sorted(missing))}" if missing else None
+
+
+def _without_log(candidate: Candidate, telling: Telling, worker: str, now: datetime) -> Outcome:
+    """The same work over a run log in memory."""
+    store = InMemoryRunLog()
+    store.add_slots([candidate.slot])
+    token, _ = take(store, candidate.name, worker, LEASE_S)
+    assert token is not None
+    work = Work(store, telling, clock=_from(now))
+    return work.run_slot(candidate.entry, candidate.slot, Lease(token, LEASE_S, LEASE_S / 3))
 
 
 def _from(now: datetime) -> Callable[[], datetime]:
@@ -156,7 +187,7 @@ def _claimed(desk: Desk, work: Work, candidate: Candidate, worker: str) -> Outco
     try:
         return work.run_slot(candidate.entry, candidate.slot, Lease(token, LEASE_S, LEASE_S / 3))
     finally:
-        _release(desk.log, token)
+        give_back(desk.log, token)
 
 
 def _run_requests(desk: Desk, telling: Telling, worker: str, told: _Told, stop: threading.Event | None) -> None:
@@ -175,11 +206,4 @@ def _run_requests(desk: Desk, telling: Telling, worker: str, told: _Told, stop: 
                 told.say(f"firing: {entry.name}")
                 told.ended(work.run_request(entry, request, Lease(token, LEASE_S, LEASE_S / 3)))
         finally:
-            _release(desk.log, token)
-
-
-def _release(store: RunLog, token: str) -> None:
-    try:
-        store.release(token)
-    except Exception as exc:  # it runs out by itself
-        log.warning("a claim could not be given back, and runs out by itself: %s", exc)
+            give_back(desk.log, token)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ematix_flow.contracts.crashpoints import reached
@@ -22,7 +22,7 @@ from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import NoFreeWorker
 from ematix_flow.orchestrate.desk import Candidate, Desk
 from ematix_flow.orchestrate.identity import worker_name
-from ematix_flow.orchestrate.recovery import recover, remind, take
+from ematix_flow.orchestrate.recovery import give_back, recover, remind, take
 from ematix_flow.orchestrate.work import slot_key, utc_now
 from ematix_flow.run.registered import Orchestrated, orchestrated
 from ematix_flow.watch.telling import Telling
@@ -30,6 +30,9 @@ from ematix_flow.watch.telling import Telling
 log = logging.getLogger("ematix_flow.scheduler")
 
 LEADER = "_scheduler_singleton"
+_WORKED = (0, 1, 130)
+"""Exit codes of a worker that began: it succeeded, failed, or was interrupted."""
+_LONGEST_WAIT_S = 300.0
 SLOT_VARIABLE = "EMATIX_FLOW_SLOT"
 REQUEST_VARIABLE = "EMATIX_FLOW_REQUEST_ID"
 
@@ -90,6 +93,10 @@ class Scheduler:
         self.pulse = Pulse()
         self._waiting: dict[str, str] = {}
         self._claims: dict[str, str] = {}
+        self._leader: str | None = None
+        self._told: set[str] = set()
+        self._swept: set[tuple[str, datetime]] = set()
+        self._refused: dict[str, tuple[int, datetime]] = {}
 
     def run(self, stop: threading.Event, *, max_iterations: int | None = None, sleep: Any = None) -> None:
         """Tick after tick. A tick that fails is a line in the log and a metric; the next one comes."""
@@ -114,31 +121,56 @@ class Scheduler:
     def tick(self, stop: threading.Event | None = None) -> None:
         """One look: claim the lead, write down what is due, look after the lost, hand out what may run."""
         self._look_after_workers()
-        for expired in self.store.sweep_expired_leases():
-            if expired.pipeline != LEADER:
-                log.warning("lease expired: pipeline=%s held_by=%s", expired.pipeline, expired.worker_id)
-        leader, _ = take(self.store, LEADER, self.worker_id, self.settings.leader_lease_s)
-        self.pulse.is_leader = leader is not None
-        if leader is None:
+        expired = {(one.pipeline, one.expires_at): one for one in self.store.sweep_expired_leases()}
+        for key, one in expired.items():
+            if one.pipeline != LEADER and key not in self._swept:
+                log.warning("lease expired: pipeline=%s held_by=%s", one.pipeline, one.worker_id)
+        self._swept = set(expired)
+        self._leader = self._taken_lead()
+        self.pulse.is_leader = self._leader is not None
+        if self._leader is None:
             return
         try:
-            self._lead(leader, stop or threading.Event())
+            self._lead(self._leader, stop or threading.Event())
         finally:
-            self.store.release(leader)
+            self.store.release(self._leader)
+            self._leader = None
+
+    def _taken_lead(self) -> str | None:
+        """The leader's token: a new one, or the one that could not be given back when the run log was away."""
+        if self._leader is not None and self.store.heartbeat(self._leader, self.settings.leader_lease_s):
+            return self._leader
+        return take(self.store, LEADER, self.worker_id, self.settings.leader_lease_s)[0]
 
     def _look_after_workers(self) -> None:
         """Workers of this scheduler that ended without giving their claim back: nobody needs to wait for the lease."""
         if not isinstance(self.executor, WatchedExecutor):
             return
         for report in self.executor.reap():
-            token = self._claims.pop(report.handle.ref, None)
-            if token is not None and self.store.break_claim(report.handle.pipeline_name, token):
-                log.warning("worker gone: pipeline=%s exit=%s", report.handle.pipeline_name, report.exit_code)
+            name, token = report.handle.pipeline_name, self._claims.pop(report.handle.ref, None)
+            if token is not None and self.store.break_claim(name, token):
+                log.warning("worker gone: pipeline=%s exit=%s", name, report.exit_code)
+            if report.exit_code in _WORKED:
+                self._refused.pop(name, None)
+            elif report.exit_code > 0:
+                self._refuse(name, report.exit_code)
+
+    def _refuse(self, name: str, exit_code: int) -> None:
+        """A worker that could not even begin, since its module cannot be imported, say: told, and tried less often."""
+        times = self._refused.get(name, (0, self._clock()))[0] + 1
+        wait = timedelta(seconds=min(_LONGEST_WAIT_S, self.settings.poll_s * 2**times))
+        self._refused[name] = (times, self._clock() + wait)
+        log.error("worker did not begin: pipeline=%s exit=%s; next try in %g s", name, exit_code, wait.total_seconds())
+        problem = f"its worker ended with exit code {exit_code} before the work began; its output says why"
+        self.telling.dispatch_failed(name, problem, at=self._clock())
 
     def _lead(self, leader: str, stop: threading.Event) -> None:
         now = self._clock()
-        desk = Desk(self._entries(), self.store)
-        for missed in desk.write_down_due(now, self.settings.interval_s):
+        desk = Desk(self._entries(), self.store, told=self._told)
+        # However long it took to get the lead from one that was lost: that is no reason to miss a time.
+        settings = self.settings
+        interval_s = max(settings.interval_s, settings.leader_lease_s + 2 * settings.poll_s)
+        for missed in desk.write_down_due(now, interval_s):
             log.warning("%s", missed)
         reached("due-written")
         recover(desk, self.telling, self.worker_id, lease_s=self.settings.lease_s, now=now)
@@ -155,6 +187,9 @@ class Scheduler:
             if not may_go_on():
                 log.warning("the lead was lost in the middle of a tick: the rest is another scheduler's")
                 return
+            refused = self._refused.get(candidate.name)
+            if refused is not None and refused[1] > now:
+                continue
             reason = room.refusal(candidate.entry) or desk.waits_for(candidate, now)
             if reason is not None:
                 self._say_once(candidate.name, reason)
@@ -193,11 +228,11 @@ class Scheduler:
         try:
             handle = self.executor.dispatch(spec)
         except NoFreeWorker as exc:
-            self.store.release(token)
+            give_back(self.store, token)
             self._say_once(entry.name, exc.message)
             return "full"
         except Exception as exc:  # whatever the place says: the claim is given back, the next tick tries again
-            self.store.release(token)
+            give_back(self.store, token)
             self.telling.dispatch_failed(entry.name, exc, slot=slot, at=self._clock())
             log.error("dispatch failed: pipeline=%s: %s", entry.name, scrub(str(exc)))
             return "failed"

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 15.0
 """How long the end of a run waits for a run log that does not answer."""
 _PAUSE_LOOK_S = 0.5
+_NOT_MINE = "the claim went to somebody else before the end could be written down"
 
 
 def utc_now() -> datetime:
@@ -130,6 +131,8 @@ class Work:
         with Heartbeat(self.store, token, lease_s=lease_s, every_s=lease_s / 3), running(context):
             try:
                 result = self._body(job, logical_run)
+            except (RunCancelled, StaleLease):
+                raise
             except Exception:
                 self._patiently(lambda: self.store.record_run(job.name, utc_now(), False))
                 raise
@@ -160,7 +163,7 @@ class Work:
         except RunCancelled as exc:
             return self._cancelled(entry, context, begun, lease, exc)
         except KeyboardInterrupt as exc:
-            self._cancelled(entry, context, begun, lease, exc, again=True)
+            self._interrupted(entry, context, begun, lease, exc)
             raise
         except Exception as exc:
             return self._failed(entry, context, begun, lease, exc, time.monotonic() - began)
@@ -188,7 +191,7 @@ class Work:
         return RunContext(
             entry.name,
             run_id,
-            between_steps=lambda: self._heed(run_id),
+            between_steps=lambda: self._heed(entry.name, run_id, lease),
             before_commit=lambda: self._require(lease, entry.name, run_id),
             # A record that says so ends as lost when nobody holds the claim any more.
             facts={**facts, "claimed": True},
@@ -198,25 +201,32 @@ class Work:
     def _require(self, lease: Lease, name: str, run_id: str) -> None:
         """Nothing is committed by a run whose claim went to somebody else."""
         try:
-            held = self.store.holds(lease.token)
+            self._require_claim(lease, name)
             record = self.store.get_run(run_id)
+        except StaleLease:
+            raise
         except Exception as exc:  # not knowing is no reason to stop: the target's own books keep a second run out
             log.warning("%s: the run log does not answer before the commit: %s", name, scrub(str(exc)))
             return
-        if not held:
-            raise StaleLease(
-                f"The claim of '{name}' ran out while it worked, and may be somebody else's: nothing was committed.",
-                fix="it is tried again by itself; a longer --lease-seconds helps where processes are held up",
-            )
         if record is not None and record.extras.get("cancel_requested"):
             raise RunCancelled("The run was cancelled before its rows became visible; nothing was changed.")
 
-    def _heed(self, run_id: str) -> None:
-        """Pause, go on or stop, as somebody wishes."""
+    def _require_claim(self, lease: Lease, name: str) -> None:
+        if not self.store.holds(lease.token):
+            raise StaleLease(
+                f"The claim of '{name}' ran out while it worked, and may be somebody else's: nothing more is done.",
+                fix="it is tried again by itself; a longer --lease-seconds helps where processes are held up",
+            )
+
+    def _heed(self, name: str, run_id: str, lease: Lease) -> None:
+        """Pause, go on or stop, as somebody wishes; stop, too, when the work is somebody else's by now."""
         is_paused = False
         while True:
             try:
+                self._require_claim(lease, name)
                 record = self.store.get_run(run_id)
+            except StaleLease:
+                raise
             except Exception:  # wishes that cannot be read are none
                 return
             if record is None:
@@ -240,26 +250,30 @@ class Work:
         self, entry: Orchestrated, run: RunContext, begun: Slot | None, lease: Lease, result: Any, took_s: float
     ) -> Outcome:
         now = self._clock()
+        if not self._is_mine(begun, lease):
+            return Outcome(entry.name, "lost", run.run_id, result, reason=_NOT_MINE)
         state = AttemptState() if _is_backfill(begun) else self._state(entry.name)
         if not _is_backfill(begun):  # the past says nothing about how the pipeline is doing
-            # Before the slot ends: whoever finds a slot that is over finds everything else written, too.
-            self._patiently(lambda: self.store.record_run(entry.name, utc_now(), True, slot=run.slot))
-            if state.attempt_count:
-                self._patiently(lambda: self.store.clear_attempt_state(entry.name))
+            # Before the slot ends: whoever finds a slot that is over finds the rest written, too. A run by hand stands
+            # for every time up to now.
+            stands_for = run.slot or utc_now()
+            self._patiently(lambda: self.store.record_run(entry.name, utc_now(), True, slot=stands_for))
         reached("outcome-noted")
         if not self._moved(begun, lease, status="succeeded", eligible_at=None):
-            reason = "the claim went to somebody else before the end could be written down"
-            return Outcome(entry.name, "lost", run.run_id, result, reason=reason)
+            return Outcome(entry.name, "lost", run.run_id, result, reason=_NOT_MINE)
         reached("slot-ended")
-        self.telling.succeeded(
-            entry.name,
-            run_id=run.run_id,
-            slot=run.slot,
-            failures=state.attempt_count,
-            result=result,
-            took_s=took_s,
-            at=now,
-        )
+        if not _is_backfill(begun):
+            self.telling.succeeded(
+                entry.name,
+                run_id=run.run_id,
+                slot=run.slot,
+                failures=state.attempt_count,
+                result=result,
+                took_s=took_s,
+                at=now,
+            )
+            if state.attempt_count:
+                self._patiently(lambda: self.store.clear_attempt_state(entry.name))
         return Outcome(entry.name, "succeeded", run.run_id, result, attempt_count=state.attempt_count + 1)
 
     def _failed(
@@ -273,9 +287,14 @@ class Work:
         result: Any = None,
     ) -> Outcome:
         now = self._clock()
+        if not self._is_mine(begun, lease):
+            return Outcome(entry.name, "lost", run.run_id, error=error, reason=_NOT_MINE)
         # Only slots count: a run by hand that fails does not keep the schedule from trying, nor does a backfill.
         counts = begun is not None and begun.backfill is None
-        state = self._state(entry.name) if counts else AttemptState(run.attempt - 1)
+        state = self._state(entry.name) if counts else AttemptState()
+        if run.slot is not None:
+            # Another slot's success in between is not this one's: its own attempts count as well.
+            state = replace(state, attempt_count=max(state.attempt_count, run.attempt - 1))
         after = after_failure(entry.retry, state, begun, now, cause_of(error), jitter=self._chance)
         first = begun.first_failed_at or now if begun is not None else None
         status = "pending" if after.retry_at is not None else "failed"
@@ -288,7 +307,7 @@ class Work:
         if not self._moved(
             begun, lease, status=status, eligible_at=after.retry_at, first_failed_at=first, reason=reason
         ):
-            return Outcome(entry.name, "lost", run.run_id, error=error, reason="the claim went to somebody else")
+            return Outcome(entry.name, "lost", run.run_id, error=error, reason=_NOT_MINE)
         self.telling.failed(
             entry.name,
             cause_of(error),
@@ -312,20 +331,29 @@ class Work:
         )
 
     def _cancelled(
-        self,
-        entry: Orchestrated,
-        run: RunContext,
-        begun: Slot | None,
-        lease: Lease,
-        error: BaseException,
-        *,
-        again: bool = False,
+        self, entry: Orchestrated, run: RunContext, begun: Slot | None, lease: Lease, error: BaseException
     ) -> Outcome:
-        """A cancelled slot is over; an interrupted one waits for its next turn, as if it had not begun."""
-        if begun is not None:
-            status = "pending" if again else "cancelled"
-            self._moved(begun, lease, status=status, attempt=begun.attempt - 1 if again else begun.attempt)
+        self._moved(begun, lease, status="cancelled", reason="cancelled by hand")
         return Outcome(entry.name, "cancelled", run.run_id, error=error, reason="cancelled")
+
+    def _interrupted(
+        self, entry: Orchestrated, run: RunContext, begun: Slot | None, lease: Lease, error: BaseException
+    ) -> None:
+        """What can be repeated waits for its next turn, as if it had not begun; the rest is left to a person."""
+        if begun is None:
+            return
+        if entry.is_repeatable:
+            self._moved(begun, lease, status="pending", attempt=begun.attempt - 1, reason="interrupted")
+            return
+        reason = "interrupted, and it is not known how far it got; `flow retry` runs it again"
+        self._moved(begun, lease, status="failed", reason=reason)
+        if not _is_backfill(begun):
+            self._patiently(lambda: self.store.record_run(entry.name, utc_now(), False))
+            self.telling.failed(entry.name, reason, error_type="Interrupted", run_id=run.run_id, slot=run.slot)
+
+    def _is_mine(self, begun: Slot | None, lease: Lease) -> bool:
+        """Whether the slot's end is still this process's to write; when nobody can say, it is."""
+        return begun is None or self._patiently(lambda: self.store.holds(lease.token)) is not False
 
     def _state(self, name: str) -> AttemptState:
         return self._patiently(lambda: self.store.attempts().get(name)) or AttemptState()

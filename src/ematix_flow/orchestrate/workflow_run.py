@@ -11,10 +11,10 @@ from uuid import uuid4
 
 from ematix_flow.contracts.orchestration import AttemptState
 from ematix_flow.contracts.run_context import RunContext, between_steps, current_run
-from ematix_flow.errors import StepFailed
+from ematix_flow.errors import RunCancelled, StaleLease, StepFailed
 from ematix_flow.orchestrate.identity import worker_name
 from ematix_flow.orchestrate.outcomes import cause_of, error_words
-from ematix_flow.orchestrate.recovery import take
+from ematix_flow.orchestrate.recovery import give_back, take
 from ematix_flow.plan.graph import Graph
 from ematix_flow.plan.retries import after_failure
 from ematix_flow.run.recorder import RunRecorder
@@ -23,6 +23,7 @@ from ematix_flow.run.registered import Orchestrated, orchestrated
 if TYPE_CHECKING:
     from ematix_flow.orchestrate.work import Work
 
+_DONE = "done by an earlier run"
 _JOB_LEASE_S = 60.0
 _PATIENCE_S = 60.0
 
@@ -59,7 +60,7 @@ class _WorkflowRun:
         try:
             for name in order:
                 if name in done:
-                    self._recorder.step(name, "skipped", "done by an earlier run")
+                    self._recorder.step(name, "skipped", _DONE)
                     continue
                 if any(upstream in failed or upstream in left_out for upstream in self._within(name)):
                     left_out.add(name)
@@ -68,7 +69,7 @@ class _WorkflowRun:
                 between_steps()
                 self._run_job(self._jobs[name], results, failed)
         except BaseException as exc:
-            self._recorder.finish("cancelled", error=exc)
+            self._recorder.finish("failed" if isinstance(exc, StaleLease) else "cancelled", error=exc)
             raise
         if failed:
             first = next(iter(failed))
@@ -97,13 +98,16 @@ class _WorkflowRun:
         prior = self._work.store.get_run(str(self._run.facts.get("prior_run_id", "")))
         steps = prior.extras.get("steps", ()) if prior is not None else ()
         again = {first, *self._graph.all_downstream(first)}
-        return {step["name"] for step in steps if step.get("status") == "succeeded"} - again
+        done = {step["name"] for step in steps if step.get("status") == "succeeded" or step.get("detail") == _DONE}
+        return done - again
 
     def _run_job(self, job: Orchestrated, results: dict[str, Any], failed: dict[str, BaseException]) -> None:
         self._recorder.step(job.name, "running")
         began = time.monotonic()
         try:
             results[job.name] = self._tried(job)
+        except (RunCancelled, StaleLease):
+            raise  # the whole run is over
         except Exception as exc:
             failed[job.name] = exc
             self._recorder.step(job.name, "failed", error_words(exc)[1], (time.monotonic() - began) * 1000)
@@ -116,6 +120,8 @@ class _WorkflowRun:
         while True:
             try:
                 return self._once(job, state.attempt_count + 1)
+            except (RunCancelled, StaleLease):
+                raise
             except Exception as exc:
                 now = self._work.now()
                 after = after_failure(job.retry, state, None, now, cause_of(exc), jitter=self._chance)
@@ -132,6 +138,7 @@ class _WorkflowRun:
             **_slot_of(self._run),
             "workflow": self._entry.name,
             "workflow_run": self._run.run_id,
+            "claimed": True,
         }
         context = replace(
             self._run, pipeline=job.name, run_id=str(uuid4()), attempt=attempt, restart_from=None, facts=facts
@@ -139,7 +146,7 @@ class _WorkflowRun:
         try:
             return self._work.run_job(job, context, self._logical_run, token, _JOB_LEASE_S)
         finally:
-            self._work.store.release(token)
+            give_back(self._work.store, token)
 
     def _claimed(self, job: Orchestrated) -> str:
         deadline = time.monotonic() + _PATIENCE_S

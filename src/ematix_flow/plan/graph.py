@@ -130,9 +130,9 @@ def _holds_back(upstream: Upstream, slot: datetime, now: datetime, freshness_s: 
     if freshness_s is not None and as_utc(now) - succeeded_at > timedelta(seconds=freshness_s):
         return True
     expected = upstream.schedule.latest(slot) if upstream.schedule is not None else None
-    if expected is None or succeeded_at >= expected:
-        return False
-    return last.last_success_slot is None or as_utc(last.last_success_slot) < expected
+    # A run by hand stands for every time up to its own; where no time is known, for the moment it ended at.
+    reached = as_utc(last.last_success_slot) if last.last_success_slot is not None else succeeded_at
+    return expected is not None and reached < expected
 
 
 def _reached(start: str, beside: Callable[[str], Sequence[str]]) -> tuple[str, ...]:

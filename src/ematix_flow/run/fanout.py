@@ -21,7 +21,7 @@ from ematix_flow.contracts.runtime import RunObserver, StepStatus
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import FlowError
+from ematix_flow.errors import FlowError, RunCancelled, StaleLease
 from ematix_flow.run.loads import load_target, new_run_id, now, warn_about_keys
 from ematix_flow.run.places import opened, reading_from
 from ematix_flow.run.post import finish_load
@@ -66,6 +66,8 @@ class FanOut:
                     name = str(target.table)
                     try:
                         results[name] = self._watched(index, target, query, sharing, held)
+                    except (RunCancelled, StaleLease):
+                        raise  # the run is over, not only this target
                     except FlowError as exc:
                         if not self.spec.continue_on_target_failure:
                             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -15,6 +16,7 @@ from ematix_flow.run.process import this_process
 
 log = logging.getLogger(__name__)
 
+_SILENCE_S = 30.0
 _ROW_COUNTS = ("rows_inserted", "rows_updated", "rows_unchanged", "rows_closed", "rows_deleted")
 
 
@@ -49,6 +51,7 @@ class RunRecorder:
         self._clock = clock
         self._started_at = clock()
         self._steps: dict[str, dict[str, Any]] = {}
+        self._silent_until = 0.0
         self._extras: dict[str, Any] = {**(extras or {}), "process": this_process().to_dict()}
 
     def start(self) -> None:
@@ -82,7 +85,7 @@ class RunRecorder:
     def _add_event(self, step: str, status: StepStatus, detail: str, duration_ms: float | None) -> None:
         """Append to the run's events, in stores that keep them."""
         add = getattr(self._history, "add_event", None)
-        if add is None:
+        if add is None or time.monotonic() < self._silent_until:
             return
         try:
             add(RunEvent(self._run_id, self._clock(), step, status, detail, duration_ms))
@@ -124,7 +127,7 @@ class RunRecorder:
         failed_watermark: str | None = None,
         finished: bool = False,
     ) -> None:
-        if self._history is None:
+        if self._history is None or (time.monotonic() < self._silent_until and not finished):
             return
         steps = [dict(step) for step in self._steps.values()]
         failed_step = next((step["name"] for step in steps if step["status"] == "failed"), None)
@@ -145,9 +148,11 @@ class RunRecorder:
                 )
             )
         except Exception as exc:  # the promise of this class: the store never stops a run
-            self._history = None
-            reason = " ".join(scrub(str(exc)).split())
-            log.warning("run '%s' goes on without history: %s", self._run_id, reason)
+            if not self._silent_until:
+                reason = " ".join(scrub(str(exc)).split())
+                log.warning("run '%s' goes on without history: %s", self._run_id, reason)
+            # The end of the run is tried in any case: the store may be back.
+            self._silent_until = time.monotonic() + _SILENCE_S
 
 
 def _counts(result: Mapping[str, Any]) -> dict[str, int]:

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _WITHOUT_OCCASION_S = 3600.0
 _LONGEST_WORD = 120
+_LATCHED = "latched"
+"""A pipeline is given up once, until somebody clears it or it recovers: there is one occasion, whoever tells of it."""
 _OF_RUNS: tuple[AlertKind, ...] = ("failed", "gave_up", "lost", "dispatch_failed", "quality_failed")
 _OF_FRESHNESS: tuple[AlertKind, ...] = ("sla_breached",)
 
@@ -119,7 +121,7 @@ class Telling:
         )
         self._alert(event, slot)
         if gave_up:
-            self._alert(replace(event, kind="gave_up"), slot)
+            self._alert(replace(event, kind="gave_up"), slot, occasion=_LATCHED)
 
     def gave_up(
         self,
@@ -145,7 +147,7 @@ class Telling:
             gave_up=True,
             run_id=run_id,
         )
-        self._alert(event, slot)
+        self._alert(event, slot, occasion=_LATCHED)
 
     def recovered(
         self,
@@ -274,9 +276,12 @@ class Telling:
 
     # ── alerts ──
 
-    def _alert(self, event: AlertEvent, slot: datetime | None, *, is_over: Sequence[AlertKind] = ()) -> None:
+    def _alert(
+        self, event: AlertEvent, slot: datetime | None, *, is_over: Sequence[AlertKind] = (), occasion: str = ""
+    ) -> None:
         event = scrubbed(event)
-        occasion = event.run_id if slot is None else slot.astimezone(timezone.utc).isoformat()
+        if not occasion:
+            occasion = event.run_id if slot is None else slot.astimezone(timezone.utc).isoformat()
         mine: dict[str, Alerter] = {}
         for who, alerter in self.alerters.items():
             again_after_s = getattr(alerter, "realert_after_s", None) or self._realert_after_s
@@ -351,6 +356,11 @@ class _ToldHere:
     def forget_alerts(self, prefix: str) -> None:
         with self._lock:
             self._at = {key: at for key, at in self._at.items() if not key.startswith(prefix)}
+
+
+def given_up_key(pipeline: str) -> str:
+    """How keys begin that say that a pipeline was given up; whoever lets it be tried again forgets them."""
+    return _prefix("gave_up", pipeline)
 
 
 def _key(event: AlertEvent, occasion: str | None, who: str) -> str:

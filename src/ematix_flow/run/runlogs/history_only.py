@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from ematix_flow.contracts.orchestration import Claim, ClaimResult, ExpiredClaim, Pause, Slot, SlotStatus
+from ematix_flow.contracts.runtime import RunRecord
 from ematix_flow.errors import UnsupportedBackend
 
 
@@ -30,6 +31,14 @@ class HistoryOnly:
         self._refuse("keep claims")
 
     def heartbeat(self, token: str, lease_seconds: float) -> bool:
+        """Refused."""
+        self._refuse("keep claims")
+
+    def adopt(self, token: str, worker_id: str) -> str | None:
+        """Refused."""
+        self._refuse("keep claims")
+
+    def end_lost_run(self, seen: RunRecord) -> bool:
         """Refused."""
         self._refuse("keep claims")
 

@@ -65,6 +65,18 @@ class KeepsClaims(SqlStore):
         beat = f"UPDATE @pipeline_claims SET expires_at = {{later}} WHERE {_OF_TOKEN}"
         return self._ask(lambda db: db.change(beat, _microseconds(lease_seconds), token)) > 0
 
+    def adopt(self, token: str, worker_id: str) -> str | None:
+        """Exchange a token that was handed over for one of the worker's own; None when it is no longer the claim's."""
+        mine = token_hex(16)
+        exchange = f"UPDATE @pipeline_claims SET claim_token = ?, worker_id = ? WHERE {_STILL_OF_TOKEN}"
+
+        def work(db: Db) -> bool:
+            if db.change(exchange, mine, worker_id, token, 0):
+                return True
+            return db.is_repeat and bool(db.rows(_HOLDS, mine, 0))
+
+        return mine if self._ask(work) else None
+
     def release(self, token: str) -> None:
         """Give that claim back; a stale token frees nothing."""
         self._ask(lambda db: db.change(_FREE, "", token))
@@ -187,7 +199,8 @@ class KeepsClaims(SqlStore):
 # A claim that is given back leaves its row, with an empty token: the fence must go on growing.
 _OF_TOKEN = "claim_token = ? AND claim_token <> ''"
 _FREE = f"UPDATE @pipeline_claims SET claim_token = '', worker_id = ? WHERE {_OF_TOKEN}"
-_HOLDS = f"SELECT 1 FROM @pipeline_claims WHERE {_OF_TOKEN} AND expires_at > {{later}}"
+_STILL_OF_TOKEN = f"{_OF_TOKEN} AND expires_at > {{later}}"
+_HOLDS = f"SELECT 1 FROM @pipeline_claims WHERE {_STILL_OF_TOKEN}"
 
 
 def _clock(db: Db) -> datetime:

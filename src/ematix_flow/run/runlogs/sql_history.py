@@ -159,7 +159,7 @@ class KeepsHistory(SqlStore):
         return [rows.to_record(row) for row in self._ask(lambda db: db.rows(waiting))]
 
     def consume_requested_run(self, run_id: str) -> bool:
-        """Turn a requested record into a running one, of this process; False when somebody else was faster.
+        """Turn a requested record into a running one; False when somebody else was faster. Whoever runs it signs it.
 
         Raises:
             UnknownName: There is no such run.
@@ -169,9 +169,9 @@ class KeepsHistory(SqlStore):
         def change(record: RunRecord) -> RunRecord | None:
             if record.status != "requested":
                 return None
-            return replace(record, status="running", extras={**record.extras, "process": me})
+            return replace(record, status="running", extras={**record.extras, "consumed_by": me})
 
-        return self._change(run_id, change, lambda was: was.status == "running" and was.extras.get("process") == me)
+        return self._change(run_id, change, lambda was: was.status == "running" and was.extras.get("consumed_by") == me)
 
     def return_requested_run(self, run_id: str) -> None:
         """Put a consumed record back that could not be started; it is requested again.
@@ -183,10 +183,18 @@ class KeepsHistory(SqlStore):
         def change(record: RunRecord) -> RunRecord | None:
             if record.status != "running":
                 return None
-            extras = {name: fact for name, fact in record.extras.items() if name != "process"}
+            extras = {name: fact for name, fact in record.extras.items() if name not in ("process", "consumed_by")}
             return replace(record, status="requested", extras=extras)
 
         self._change(run_id, change)
+
+    def end_lost_run(self, seen: RunRecord) -> bool:
+        """End a record as failed, "worker lost", if it still is as it was seen.
+
+        Raises:
+            UnknownName: There is no such run.
+        """
+        return self._change(seen.run_id, partial(_lost_if_still, seen))
 
     # ── events ──
 

@@ -1,0 +1,211 @@
+"""Slots, gates, attempts and alerts over a run log in memory: what is decided, without processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from ematix_flow import AllOf, AnyOf, ematix, pipeline
+from ematix_flow.contracts.orchestration import AlertEvent, LastRun, Slot
+from ematix_flow.orchestrate.desk import Desk
+from ematix_flow.orchestrate.recovery import recover, remind, take
+from ematix_flow.orchestrate.run_due import run_due, run_due_with_dag, run_due_with_dag_detailed
+from ematix_flow.orchestrate.work import Lease, Work
+from ematix_flow.plan.cron import Schedule
+from ematix_flow.plan.graph import Upstream, gate
+from ematix_flow.run.registered import orchestrated
+from ematix_flow.run.runlogs.in_process import forget_process_log
+from ematix_flow.run.runlogs.memory import InMemoryRunLog
+from ematix_flow.testing.registry import isolated_registry
+from ematix_flow.watch.telling import Telling
+
+SIX = datetime(2026, 3, 1, 6, tzinfo=timezone.utc)
+
+
+class Heard:
+    """An alerter that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+
+    def notify(self, event: AlertEvent) -> None:
+        """Remember it."""
+        self.events.append((event.kind, event.pipeline))
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Nothing is declared yet, and this process knows of no run."""
+    forget_process_log()
+    with isolated_registry():
+        yield
+    forget_process_log()
+
+
+def at(**after: float) -> datetime:
+    """So much later than six."""
+    return SIX + timedelta(**after)
+
+
+def test_a_pipeline_that_is_given_up_is_told_of_once_and_again_after_it_was_cleared() -> None:
+    from ematix_flow.orchestrate import control
+
+    @pipeline.register(name="bad", schedule="* * * * *", retry={"max_attempts": 2})
+    def bad() -> None:
+        raise RuntimeError("boom")
+
+    store, heard = InMemoryRunLog(), Heard()
+    telling = Telling([heard], None, None, store)
+    for minute in range(4):
+        run_due(orchestrated(), store, telling, now=at(minutes=minute))
+        remind(Desk(orchestrated(), store), telling, at(minutes=minute))
+    assert heard.events == [("failed", "bad"), ("failed", "bad"), ("gave_up", "bad")]
+    control.retry(store, "bad")
+    for minute in range(5, 8):
+        run_due(orchestrated(), store, telling, now=at(minutes=minute))
+    assert heard.events[3:] == [("failed", "bad"), ("failed", "bad"), ("gave_up", "bad")]
+
+
+def test_an_upstream_that_is_late_with_an_older_time_still_holds_back() -> None:
+    hourly = Schedule("0 * * * *")
+    late = LastRun(at(minutes=20), True, at(minutes=20), at(hours=-1))
+    assert gate([Upstream("up", hourly, late)], slot=SIX, now=at(minutes=21)) == ("up",)
+    done = LastRun(at(minutes=20), True, at(minutes=20), SIX)
+    assert gate([Upstream("up", hourly, done)], slot=SIX, now=at(minutes=21)) == ()
+
+
+def test_a_run_by_hand_stands_for_every_time_up_to_it() -> None:
+    @pipeline.register(name="up", schedule="0 6 * * *")
+    def up() -> None: ...
+
+    @pipeline.register(name="down", schedule="0 6 * * *", depends_on=["up"])
+    def down() -> None: ...
+
+    store, telling = InMemoryRunLog(), Telling()
+    store.add_slots([Slot("down", SIX)])
+    assert [one.name for one in run_due(orchestrated(), store, telling, now=at(hours=2)).fired] == []
+    token, _ = take(store, "up", "ann", 30)
+    entry = next(one for one in orchestrated() if one.name == "up")
+    assert token is not None
+    Work(store, telling).run_by_hand(entry, Lease(token, 30, 10))
+    store.release(token)
+    assert [one.name for one in run_due(orchestrated(), store, telling, now=at(hours=2)).fired] == ["down"]
+
+
+@pytest.mark.parametrize("names", [("eu", "us"), ("us", "eu")])
+def test_whichever_member_of_any_of_came_last_is_noticed(names: tuple[str, str]) -> None:
+    for name in ("eu", "us", "job"):
+        pipeline.register(name=name, schedule=None)(lambda: None)
+    ematix.workflow(name="after", jobs=["job"], triggered_by=AnyOf(*names))
+    store = InMemoryRunLog()
+    store.record_run("eu", at(minutes=1), True)
+    desk = Desk(orchestrated(), store)
+    desk.write_down_due(at(minutes=2), 60)
+    assert store.last_slots()["after"] == at(minutes=1)
+    store.record_run("us", at(minutes=5), True)
+    store.record_run("after", at(minutes=10), True, slot=at(minutes=1))
+    desk.write_down_due(at(minutes=11), 60)
+    assert store.last_slots()["after"] == at(minutes=5)
+
+
+def test_all_of_waits_for_all() -> None:
+    for name in ("eu", "us", "job"):
+        pipeline.register(name=name, schedule=None)(lambda: None)
+    ematix.workflow(name="after", jobs=["job"], triggered_by=AllOf("eu", "us"))
+    store = InMemoryRunLog()
+    desk = Desk(orchestrated(), store)
+    store.record_run("eu", at(minutes=1), True)
+    desk.write_down_due(at(minutes=2), 60)
+    assert "after" not in store.last_slots()
+    store.record_run("us", at(minutes=3), True)
+    desk.write_down_due(at(minutes=4), 60)
+    assert store.last_slots()["after"] == at(minutes=3)
+
+
+def test_with_catchup_all_a_bad_time_is_given_up_though_others_succeed() -> None:
+    from ematix_flow import current_run
+
+    tries: list[datetime] = []
+
+    @pipeline.register(name="p", schedule="* * * * *", catchup="all", retry={"max_attempts": 3})
+    def p() -> None:
+        run = current_run()
+        assert run is not None and run.slot is not None
+        if run.slot == SIX:
+            tries.append(run.slot)
+            raise RuntimeError("this one never works")
+
+    store, telling = InMemoryRunLog(), Telling()
+    for minute in range(8):
+        run_due(orchestrated(), store, telling, now=at(minutes=minute, seconds=1))
+    assert len(tries) == 3
+    assert {slot.at: slot.status for slot in store.slots("p")}[SIX] == "failed"
+
+
+def test_a_slot_on_its_way_to_a_worker_is_not_superseded() -> None:
+    pipeline.register(name="p", schedule="* * * * *")(lambda: None)
+    store = InMemoryRunLog()
+    desk = Desk(orchestrated(), store)
+    desk.write_down_due(at(seconds=1), 60)
+    claim = store.claim("p", "dispatched by somebody", 300)
+    desk.write_down_due(at(minutes=1, seconds=1), 60)
+    assert [slot.status for slot in store.slots("p")] == ["pending", "pending"]
+    assert claim.token is not None
+    store.release(claim.token)
+    desk.write_down_due(at(minutes=2, seconds=1), 60)
+    assert [slot.status for slot in store.slots("p")] == ["pending", "superseded", "superseded"]
+
+
+def test_a_worker_without_its_claim_writes_nothing_about_the_pipeline() -> None:
+    store, telling = InMemoryRunLog(), Telling()
+
+    @pipeline.register(name="p", schedule="* * * * *")
+    def p() -> None:
+        # While it worked it was frozen, and taken for dead.
+        claim = store.claims()[0]
+        store.break_claim("p", claim.token)
+        recover(Desk(orchestrated(), store), telling, "bob", lease_s=30, now=at(seconds=30))
+
+    run_due(orchestrated(), store, telling, now=at(seconds=1))
+    assert store.last_runs()["p"].success is False
+    assert [slot.status for slot in store.slots("p")] == ["failed"]
+
+
+def test_a_run_log_that_goes_away_does_not_keep_the_others_from_running(caplog: pytest.LogCaptureFixture) -> None:
+    ran: list[str] = []
+    store = InMemoryRunLog()
+
+    def body(name: str) -> Any:
+        def run() -> None:
+            ran.append(name)
+            store.close()
+
+        return run
+
+    for name in ("first", "second"):
+        pipeline.register(name=name, schedule="* * * * *")(body(name))
+    pipeline.register(name="third", schedule="* * * * *", depends_on=["second"])(body("third"))
+    import ematix_flow.orchestrate.work as work
+
+    patience, work.PATIENCE_S = work.PATIENCE_S, 0.1
+    try:
+        result = run_due(orchestrated(), store, Telling(), now=at(seconds=1))
+    finally:
+        work.PATIENCE_S = patience
+    assert ran == ["first", "second", "third"]
+    assert [one.name for one in result.fired] == ran
+    assert "runs without it" in caplog.text
+
+
+def test_pipelines_by_name_from_code() -> None:
+    pipeline.register(name="a", schedule=None)(lambda: {"rows": 1})
+    pipeline.register(name="b", schedule=None, depends_on=["a"])(lambda: 5)
+    result = run_due_with_dag_detailed(["b", "a"], now=SIX)
+    assert [(one.name, one.result) for one in result.fired] == [("a", {"rows": 1}), ("b", 5)]
+    assert run_due_with_dag(["b"], now=at(seconds=1)) == ["b"]
+    with pytest.raises(KeyError, match="nowhere"):
+        run_due_with_dag(["nowhere"])
+    assert [row["name"] for row in pipeline.status_snapshot()] == ["a", "b"]
