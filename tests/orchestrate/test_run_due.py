@@ -247,6 +247,8 @@ def test_a_backfill_leaves_a_time_alone_that_a_worker_is_at(project: Project) ->
     running = project.start("run-due", "--module", "flows", "--now", AT)
     project.until(project.executions)
     command = ("backfill", "--module", "flows", "orders", "--from", "2026-03-01", "--to", "2026-03-02")
+    by_hand = project.flow("run", "--module", "flows", "orders", code=1)
+    assert "Another run of 'orders' is under way: process" in by_hand.stderr
     refused = json.loads(project.flow(*command, code=1).stdout)
     assert refused["slots"][0]["status"] == "unstarted" and "busy" in refused["slots"][0]["error"]
     (project.folder / "hold-orders").unlink()

@@ -106,7 +106,8 @@ def _done(
     token, holder = take(store, entry.name, worker_name(), _LEASE_S)
     if token is None:
         raise AlreadyRunning(
-            f"Pipeline '{entry.name}' is being run: {holder}.", fix="wait for it, or `flow cancel RUN`"
+            f"Another run of '{entry.name}' is under way: {holder.removeprefix('busy: ')}.",
+            fix="wait for it, or stop it: `flow runs list --status running`, `flow cancel RUN`",
         )
     try:
         work = Work(store, telling, observer=lambda _name: observer)

@@ -15,6 +15,19 @@ def worker_name() -> str:
     return "/".join((mark.host, str(mark.pid), mark.started or "", mark.namespace or ""))
 
 
+def spoken(worker_id: str | None) -> str:
+    """A worker's name for people.
+
+    >>> spoken("db1/4711/b742568f:1/pid:[4026531836]"), spoken("dispatched by db1/4711//"), spoken("night shift")
+    ('process 4711 on db1', 'dispatched by process 4711 on db1', 'night shift')
+    """
+    words, _, name = (worker_id or "somebody").rpartition(" ")
+    found = _MARKED.fullmatch(name)
+    if found is None:
+        return worker_id or "somebody"
+    return f"{words} process {found['pid']} on {found['host']}".strip()
+
+
 def is_dead(worker_id: str) -> bool:
     """Whether it is certain that the process of that name is gone. A name of another form, or host, is no certainty."""
     found = _MARKED.fullmatch(worker_id)

@@ -9,7 +9,7 @@ from datetime import datetime
 from ematix_flow.contracts.orchestration import AttemptState, Claim, RunLog, Slot
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.orchestrate.desk import Desk
-from ematix_flow.orchestrate.identity import is_dead
+from ematix_flow.orchestrate.identity import is_dead, spoken
 from ematix_flow.run.registered import Orchestrated
 from ematix_flow.watch.telling import Telling
 
@@ -138,7 +138,7 @@ def take(store: RunLog, name: str, worker_id: str, lease_s: float) -> tuple[str 
         if held is None or not is_dead(held.worker_id) or not store.break_claim(name, held.token):
             break
     until = f" until {claim.expires_at:%H:%M:%S} UTC" if claim.expires_at is not None else ""
-    return None, f"busy: {claim.holder} has it{until}"
+    return None, f"busy: {spoken(claim.holder)} has it{until}"
 
 
 def remind(desk: Desk, telling: Telling, now: datetime) -> None:
