@@ -44,6 +44,7 @@ def test_a_page_can_be_followed_from_top_to_bottom(
     if page.name.startswith("examples/"):
         shutil.copytree((ROOT / page.name).parent, tmp_project, dirs_exist_ok=True)
     reader = Reader(tmp_project, monkeypatch.setenv, modules={file.stem for file in tmp_project.glob("*.py")})
+    reader.leave()  # another test may have left one of the same name
     with isolated_registry():
         try:
             for block in page.blocks:
