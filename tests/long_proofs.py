@@ -52,6 +52,15 @@ PATTERNS = (
     r"test_kafka\.py::test_a_run_killed_when_all_is_sent_is_not_sent_again",
     r"test_crowds\.py::(\w+\[.*postgres.*|test_the_histories\w+\[delta.*)\]",
     r"test_type_matrix\.py::\w+\[(ORC|CSV)\]",
+    r"test_native_delta\.py::test_both_engines_write_the_same_history",
+    r"test_native\.py::test_a_slice_of_the_contract",
+    r"test_given_sessions\.py::test_a_connect_session",
+    r"test_iceberg\.py::TestIceberg::test_hard_deletes\w+\[spark\]",
+    r"test_lake_kill\.py::test_a_killed_load\w+\[iceberg-",
+    r"test_cdc\.py::test_a_feed_is_mirrored\w+\[sqlite\]",
+    # A run log in SQLite has every point in `make test`.
+    r"tests/orchestrate/\w+\.py::test_a_process_killed_at_any_step\w+\[postgres-(body-done|outcome-noted|slot-ended)\]",
+    r"tests/orchestrate/\w+\.py::test_a_scheduler_killed_at_any_step\w+\[postgres-(due-written|dispatched)\]",
     # Servers that take minutes to build where nothing of them is there yet.
     r"test_files_contract\.py::Test(Gcs|Azure)Files::",
     r"test_files_(gcs|azure)\.py::",
