@@ -58,7 +58,7 @@ def test_a_pipeline_that_is_given_up_is_told_of_once_and_again_after_it_was_clea
         raise RuntimeError("boom")
 
     store, heard = InMemoryRunLog(), Heard()
-    telling = Telling([heard], None, None, store)
+    telling = Telling([heard], log=store)
     for minute in range(4):
         run_due(orchestrated(), store, telling, now=at(minutes=minute))
         remind(Desk(orchestrated(), store), telling, at(minutes=minute))

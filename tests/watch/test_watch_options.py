@@ -53,7 +53,7 @@ def test_everything_is_told_and_sent_by_the_end_of_the_block(monkeypatch: pytest
         )
         with watching(args, Console(), None) as telling:
             assert len(active_alerters()) == 1
-            with telling.run_span("orders"):
+            with tracing.pipeline_run_span("orders"):
                 telling.failed("orders", ValueError("boom"), run_id="r1")
         assert [request.json()["kind"] for request in hook.requests] == ["failed"]
         assert collector.points("pipeline_runs_total")["failure", "orders"].as_int == 1

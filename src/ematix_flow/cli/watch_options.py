@@ -80,10 +80,11 @@ def watching(args: Namespace, console: Console, log: RunLog | None) -> Iterator[
         MissingDriver: OpenTelemetry is not installed.
     """
     traces = traces_url(args)
-    tracer = configure_tracer_from_url(expand_field(traces)) if traces else None
+    if traces:
+        configure_tracer_from_url(expand_field(traces))
     alerters = open_alerters(alerter_urls(args), warn=console.warning)
     metrics = open_metrics(metrics_url(args), warn=console.warning)
-    telling = Telling(alerters, metrics, tracer, log)
+    telling = Telling(alerters, metrics, log)
     try:
         with registered(alerters), use_lineage(args.lineage and expand_field(args.lineage)):
             yield telling

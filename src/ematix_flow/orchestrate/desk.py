@@ -110,9 +110,7 @@ class Desk:
     ) -> datetime | None:
         """The slot of a workflow that runs when others have: the moment the last of them did, alike for everybody."""
         assert entry.triggered_by is not None
-        since = _done_up_to(last_runs.get(entry.name))
-        successes = {name: _last_success(last_runs.get(name)) for name in entry.triggered_by.leaves()}
-        new = {name: at for name, at in successes.items() if at is not None and (since is None or at > since)}
+        new = _news(entry, last_runs)
         if not trigger_met(entry.triggered_by, new.__contains__):
             return None
         at = max(new.values())
@@ -172,11 +170,7 @@ class Desk:
         upstreams = [Upstream(name, self._schedule_of(name), last_runs.get(name)) for name in entry.upstreams]
         names = gate(upstreams, slot=candidate.slot.at, now=now, freshness_s=entry.freshness_s)
         if not names and entry.due is not None and entry.triggered_by is not None:
-            since = _done_up_to(last_runs.get(entry.name))
-            met = trigger_met(
-                entry.triggered_by,
-                lambda name: (at := _last_success(last_runs.get(name))) is not None and (since is None or at > since),
-            )
+            met = trigger_met(entry.triggered_by, _news(entry, last_runs).__contains__)
             names = () if met else tuple(entry.triggered_by.leaves())
         return f"upstream not fresh: {', '.join(names)}" if names else None
 
@@ -195,13 +189,14 @@ def _reason_to_wait(entry: Orchestrated, slot: Slot, state: AttemptState | None,
     return None
 
 
-def _done_up_to(last: LastRun | None) -> datetime | None:
-    """The time up to which a workflow has taken notice of others: that of its last good slot, not of its end."""
-    return last.last_success_slot or last.last_success_at if last is not None else None
-
-
-def _last_success(last: LastRun | None) -> datetime | None:
-    return last.last_success_at if last is not None else None
+def _news(entry: Orchestrated, last_runs: Mapping[str, LastRun]) -> dict[str, datetime]:
+    """Of those that trigger a workflow, the successes since its last good slot. Its slot, not its end: some may have
+    come while it ran."""
+    assert entry.triggered_by is not None
+    own = last_runs.get(entry.name)
+    since = own.last_success_slot or own.last_success_at if own is not None else None
+    successes = {name: last_runs[name].last_success_at for name in entry.triggered_by.leaves() if name in last_runs}
+    return {name: at for name, at in successes.items() if at is not None and (since is None or at > since)}
 
 
 def _by(who: str) -> str:

@@ -19,7 +19,6 @@ class Heartbeat:
         self._lease_s, self._every_s = lease_s, every_s
         self._stop = threading.Event()
         self._has_warned = False
-        self.is_lost = False
         self._thread = threading.Thread(target=self._beat, name="ematix-flow-heartbeat", daemon=True)
 
     def __enter__(self) -> Heartbeat:
@@ -34,8 +33,7 @@ class Heartbeat:
         while not self._stop.wait(self._every_s):
             try:
                 if not self._store.heartbeat(self._token, self._lease_s):
-                    self.is_lost = True
-                    return
+                    return  # it is somebody else's; the work finds out before its next step and before it commits
             except Exception as exc:  # the work must not die of its log
                 if not self._has_warned:
                     self._has_warned = True

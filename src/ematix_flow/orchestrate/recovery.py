@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from ematix_flow.contracts.orchestration import AttemptState, Claim, RunLog, Slot
@@ -20,20 +20,12 @@ LOST_AT_MOST = 3
 """So often a slot is begun again after its worker was lost, at least: something in it may be killing workers."""
 
 
-@dataclass(frozen=True)
-class Lost:
-    """A run without an owner, and what became of its slot: it had succeeded, is repeated, or is left to a person."""
-
-    slot: Slot
-    is_repeated: bool
-
-
-def recover(desk: Desk, telling: Telling, worker_id: str, *, lease_s: float, now: datetime) -> list[Lost]:
+def recover(desk: Desk, telling: Telling, worker_id: str, *, lease_s: float, now: datetime) -> None:
     """Find running slots that nobody holds, end their records, and let repeatable ones wait for another attempt.
 
     The claim is taken first, so that the old worker, should it still live, can no longer write its outcome down.
     """
-    store, found = desk.log, []
+    store = desk.log
     claims = {claim.pipeline: claim for claim in store.claims()}
     clock = store.clock()
     for slot in store.open_slots():
@@ -46,13 +38,10 @@ def recover(desk: Desk, telling: Telling, worker_id: str, *, lease_s: float, now
         if not claim.acquired or claim.token is None:
             continue
         try:
-            lost = _recovered(store, entry, slot, claim.token, telling, now)
+            _recover_slot(store, entry, slot, claim.token, telling, now)
         finally:
             give_back(store, claim.token)
-        if lost is not None:
-            found.append(lost)
     _end_unclaimed(store)
-    return found
 
 
 def _end_unclaimed(store: RunLog) -> None:
@@ -85,9 +74,7 @@ def _is_held(store: RunLog, claim: Claim | None, clock: datetime) -> bool:
     return True
 
 
-def _recovered(
-    store: RunLog, entry: Orchestrated, slot: Slot, token: str, telling: Telling, now: datetime
-) -> Lost | None:
+def _recover_slot(store: RunLog, entry: Orchestrated, slot: Slot, token: str, telling: Telling, now: datetime) -> None:
     record = store.get_run(slot.run_id) if slot.run_id else None
     state = store.attempts().get(entry.name) or AttemptState()
     if record is not None and record.status == "succeeded":
@@ -95,17 +82,17 @@ def _recovered(
         store.record_run(entry.name, record.finished_at or now, True, slot=slot.at)
         ended = replace(slot, status="succeeded")
         if not store.move_slot(ended, expected="running", token=token):
-            return None
+            return
         telling.succeeded(entry.name, run_id=record.run_id, slot=slot.at, failures=state.attempt_count, at=now)
         store.clear_attempt_state(entry.name)
-        return Lost(ended, False)
+        return
     again = entry.is_repeatable and slot.attempt < max(LOST_AT_MOST, entry.retry.max_attempts)
     reason = "worker lost"
     if not entry.is_repeatable:
         reason = "worker lost, and it is not known how far it got; `flow retry` runs it again"
     moved = replace(slot, status="pending" if again else "failed", reason=reason)
     if not store.move_slot(moved, expected="running", expected_attempt=slot.attempt, token=token):
-        return None  # it ended in between
+        return  # it ended in between
     if record is not None and record.status in ("running", "paused"):
         store.end_lost_run(record)
     if not again:
@@ -117,7 +104,6 @@ def _recovered(
         entry.name, run_id=slot.run_id or "", slot=slot.at, attempt_count=slot.attempt, is_repeated=again, at=now
     )
     log.warning("%s: the worker of %s was lost; %s", entry.name, slot.run_id, "tried again" if again else reason)
-    return Lost(moved, again)
 
 
 def give_back(store: RunLog, token: str) -> None:

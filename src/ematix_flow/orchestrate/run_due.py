@@ -105,7 +105,7 @@ def run_due_with_dag_detailed(
         get_pipeline(name)
     desk, told = Desk(orchestrated(), store), _Told(lambda _line: None)
     desk.add([Slot(name, moment) for name in wanted])
-    telling = Telling(tuple(alerters or ()), metrics, None, store)
+    telling = Telling(tuple(alerters or ()), metrics, store)
     _run_waiting(desk, telling, worker_name(), told, moment, None, only=wanted)
     return told.result()
 

@@ -367,7 +367,7 @@ def run_scheduler(
         max_concurrency=max_concurrency,
     )
     store = history if history is not None else run_log
-    telling = Telling(list(alerters or ()), metrics, None, store)
+    telling = Telling(list(alerters or ()), metrics, store)
     scheduler = Scheduler(settings, store, executor, telling, worker_id=worker_id, clock=now_fn or utc_now)
     scheduler.run(stop or threading.Event(), max_iterations=max_iterations, sleep=sleep_fn)
     return scheduler

@@ -12,8 +12,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from typing import Any
@@ -25,7 +23,7 @@ from ematix_flow.errors import FlowError
 from ematix_flow.watch.alert_text import moment, one_line, scrubbed
 from ematix_flow.watch.alerters import send
 from ematix_flow.watch.metrics import DetailedMetrics, NullMetrics, rows_of
-from ematix_flow.watch.traces import Tracer, flush_traces, pipeline_run_span
+from ematix_flow.watch.traces import flush_traces
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +41,6 @@ class Telling:
     Args:
         alerters: Who is told.
         metrics: Where numbers go; nowhere by default.
-        tracer: Who traces runs; the process's own by default.
         log: The run log, which remembers what has been told.
         realert_after_s: For alerters that say nothing themselves: tell again of what is still wrong only after this
             time. None: of every failed attempt.
@@ -54,7 +51,6 @@ class Telling:
         self,
         alerters: Sequence[Alerter] = (),
         metrics: MetricsSink | None = None,
-        tracer: Tracer | None = None,
         log: RunLog | None = None,
         *,
         realert_after_s: float | None = None,
@@ -62,7 +58,6 @@ class Telling:
     ) -> None:
         self.alerters = _named(alerters)
         self.metrics: MetricsSink = metrics or NullMetrics()
-        self.tracer = tracer
         self._log = log
         self._realert_after_s = realert_after_s
         self._clock = clock
@@ -108,20 +103,15 @@ class Telling:
             error_type: The name of its type, where the error itself is only text.
         """
         self._tell_numbers(pipeline, "failure", took_s, attempt_count=attempt_count)
-        event = AlertEvent(
-            kind="failed",
-            pipeline=pipeline,
-            timestamp=at or self._clock(),
-            error_message=_message(error),
-            error_type=error_type or _type(error),
-            attempt_count=attempt_count,
-            max_attempts=max_attempts,
-            gave_up=gave_up,
-            run_id=run_id,
-        )
-        self._alert(event, slot)
+        facts: dict[str, Any] = {
+            "error_type": error_type,
+            "run_id": run_id,
+            "attempt_count": attempt_count,
+            "max_attempts": max_attempts,
+        }
+        self._alert(self._failure("failed", pipeline, error, gave_up=gave_up, at=at, **facts), slot)
         if gave_up:
-            self._alert(replace(event, kind="gave_up"), slot, occasion=_LATCHED)
+            self.gave_up(pipeline, error, slot=slot, at=at, **facts)
 
     def gave_up(
         self,
@@ -136,18 +126,37 @@ class Telling:
         at: datetime | None = None,
     ) -> None:
         """Nothing is tried any more. May be repeated while that is so: alerters with `realert_after` remind of it."""
-        event = AlertEvent(
-            kind="gave_up",
+        event = self._failure(
+            "gave_up",
+            pipeline,
+            error,
+            error_type=error_type,
+            run_id=run_id,
+            attempt_count=attempt_count,
+            max_attempts=max_attempts,
+            gave_up=True,
+            at=at,
+        )
+        self._alert(event, slot, occasion=_LATCHED)
+
+    def _failure(
+        self,
+        kind: AlertKind,
+        pipeline: str,
+        error: BaseException | str,
+        *,
+        error_type: str,
+        at: datetime | None,
+        **facts: Any,
+    ) -> AlertEvent:
+        return AlertEvent(
+            kind=kind,
             pipeline=pipeline,
             timestamp=at or self._clock(),
             error_message=_message(error),
             error_type=error_type or _type(error),
-            attempt_count=attempt_count,
-            max_attempts=max_attempts,
-            gave_up=True,
-            run_id=run_id,
+            **facts,
         )
-        self._alert(event, slot, occasion=_LATCHED)
 
     def recovered(
         self,
@@ -235,12 +244,6 @@ class Telling:
     def skipped(self, pipeline: str) -> None:
         """A due pipeline was not run."""
         self.count(pipeline, "skipped")
-
-    # ── around a run ──
-
-    def run_span(self, pipeline: str, attempt: int = 1) -> AbstractContextManager[Any]:
-        """The span of a run, for the length of a block; see `watch/traces.py`."""
-        return pipeline_run_span(pipeline, attempt, self.tracer)
 
     def close(self) -> None:
         """Send what is left; may be called twice."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
@@ -51,7 +52,7 @@ class Db:
         return cursor
 
 
-class SqlStore:
+class SqlStore(ABC):
     """One connection to a database, shared by the threads of this process and opened anew in a forked one.
 
     A store says how to connect and what its driver's errors mean; everything else is here.
@@ -75,13 +76,13 @@ class SqlStore:
 
     # ── what a store must say ──
 
+    @abstractmethod
     def connect(self) -> Any:
         """A connection of the driver's that commits every statement by itself. Raises what the driver raises."""
-        raise NotImplementedError
 
+    @abstractmethod
     def driver_errors(self) -> tuple[type[Exception], ...]:
         """What the driver raises."""
-        raise NotImplementedError
 
     def is_lost(self, exc: Exception) -> bool:
         """Whether the connection broke, so that nobody knows whether the statement was done."""
@@ -251,6 +252,7 @@ class SqlStore:
 
     def create_room(self, db: Db) -> None:
         """Make what the tables lie in, where that is something of its own."""
+        return
 
     def _make(self, db: Db, statement: str) -> None:
         words = self.words
