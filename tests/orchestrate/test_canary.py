@@ -105,7 +105,7 @@ def test_neither_a_secret_nor_a_value_is_left_anywhere(
         deadline = time.monotonic() + 90
         while {one["name"] for one in project.executions()} < {"good", "bad", "shouts"} or len(heard.bodies) < 2:
             assert time.monotonic() < deadline, project.said()
-            lists.append(subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout)
+            lists.append(subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout)
             time.sleep(0.1)
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=30) == 0

@@ -189,7 +189,7 @@ try:
 except Exception as exc:
     print(type(exc).__name__)
 import subprocess
-print("top" + "secret" in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout)
+print("top" + "secret" in subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True).stdout)
 """
 
 
