@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import reduce
+from operator import add, or_
 from typing import Any
 
 from pyspark.sql import Column, functions as F, types as t
+
+from ematix_flow.backends.transport import quoted
 
 LARGEST = 2**63
 _DIGITS = 38
@@ -109,6 +113,33 @@ def unknown_fields(text: Column, schema: t.StructType) -> Column:
         found.append(F.array_except(keys, _names(inner)))
     empty = F.array().cast("array<string>")
     return F.concat(*[F.coalesce(names, empty) for names in found])
+
+
+def has_unknown_fields(text: Column, parsed: str, schema: t.StructType) -> Column:
+    """Whether a message has more than the schema; most are cleared without reading them a second time.
+
+    Behind every key stands `":`, unless blanks come between. A message with just as many of those as known fields have
+    values can hold no other key. Nulls, lists of objects and such texts in values are reasons for a closer look.
+
+    Args:
+        text: The message.
+        parsed: The column with what the schema found in it.
+    """
+    keys = (F.octet_length(text) - F.octet_length(F.replace(text, F.lit('":'), F.lit("")))) / 2
+    spaced = reduce(or_, (F.contains(text, F.lit(f"{blank}:")) for blank in " \t\r\n"))
+    looked_at = F.size(unknown_fields(text, schema)) > 0
+    return F.when((keys == _values(parsed, schema)) & ~spaced, F.lit(False)).otherwise(looked_at)
+
+
+def _values(parsed: str, schema: t.StructType) -> Column:
+    """How many fields have a value, those inside of objects counted."""
+    counts = [F.lit(0)]
+    for field in schema.fields:
+        place = f"{parsed}.{quoted(field.name)}"
+        counts.append(F.col(place).isNotNull().cast("int"))
+        if isinstance(field.dataType, t.StructType):
+            counts.append(_values(place, field.dataType))
+    return reduce(add, counts)
 
 
 def _names(schema: t.StructType) -> Column:

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, functions as F, types as t
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.streams import HIDDEN_COLUMNS, VALUE
 from ematix_flow.errors import InvalidDeclaration, UnsupportedBackend, closest, listed
-from ematix_flow.spark.json_schema import learned, unknown_fields
+from ematix_flow.spark.json_schema import has_unknown_fields, learned
 
 RAW, BAD = "__raw", "__bad"
 MESSAGE = "__message"
@@ -143,12 +143,13 @@ class JsonCodec(Codec):
         """Which messages, what they are parsed to, and the columns of that: hundreds of words to Java, said once."""
         text = F.col(VALUE).cast("string")
         wanted = t.StructType([*self.schema.fields, t.StructField(_CORRUPT, t.StringType())])
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
         corrupt = F.col(f"{_PARSED}.{_CORRUPT}")
-        # Spark takes bytes for text without a look, and an empty message or a bare `null` for an empty object.
+        # Spark takes bytes for text without a look, and an empty message, a list or a bare `null` for an object.
+        is_object = text.startswith("{") | F.json_object_keys(text).isNotNull()
         bad = (
             F.when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
-            .when(F.col(_PARSED).isNull() | F.json_object_keys(text).isNull(), F.lit("not a JSON object"))
+            .when(F.col(_PARSED).isNull() | ~is_object, F.lit("not a JSON object"))
             .when(corrupt.isNotNull(), F.lit("not a JSON object, or a field of another kind than before"))
         )
         columns = [
@@ -156,7 +157,7 @@ class JsonCodec(Codec):
             *hidden(messages, self.schema.names, self.passed),
             F.col(VALUE).alias(RAW),
             bad.alias(BAD),
-            (F.size(unknown_fields(text, self.schema)) > 0).alias(UNKNOWN),
+            has_unknown_fields(text, _PARSED, self.schema).alias(UNKNOWN),
         ]
         return F.col(VALUE).isNotNull(), F.from_json(text, wanted, options).alias(_PARSED), columns
 
