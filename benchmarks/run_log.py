@@ -1,4 +1,5 @@
-"""How long the questions of `flow status` and `flow runs list` take in a run log of 100,000 runs of 1,000 pipelines.
+"""How long `flow status` and `flow runs list` take with a run log of 100,000 runs of 1,000 pipelines, each of which
+waits for up to five others: the questions they ask, and the whole commands, process start included.
 
 Run it with `python benchmarks/run_log.py` for SQLite; `--postgres URL` measures that database too, in a schema of its
 own that is removed afterwards. Filling the log is not measured.
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +31,31 @@ from ematix_flow.run.runlogs.urls import from_url
 RUNS, PIPELINES, TIMES = 100_000, 1_000, 7
 STEPS = [{"name": name, "status": "succeeded", "depends_on": [], "duration_ms": 12.5} for name in ("source", "load:t")]
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+MODULE = """
+from ematix_flow import Annotated, BigInt, SQLiteConnection, ematix, pk
+
+place = SQLiteConnection(name="place", path="place.db")
+
+
+@ematix.table(schema="main")
+class Numbers:
+    number: Annotated[BigInt, pk()]
+
+
+for i in range(1000):
+    waits_for = [f"pipeline_{other:04}" for other in range(max(0, i - 5), i)]
+
+    @ematix.pipeline(
+        name=f"pipeline_{i:04}",
+        target=Numbers,
+        target_connection=place,
+        mode="append",
+        schedule="*/5 * * * *",
+        depends_on=waits_for,
+    )
+    def numbers(conn):
+        return "SELECT 1 AS number"
+"""
 
 
 def main() -> int:
@@ -84,6 +112,25 @@ def measured(url: str, runs: int) -> dict[str, float]:
         log.claim(f"pipeline_{i:04}", "worker", 60)
     found["claim, one of 100"] = (time.perf_counter() - began) / 100
     log.close()
+    return {**found, **commands(url)}
+
+
+def commands(url: str) -> dict[str, float]:
+    """The median seconds of whole commands."""
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "many.py").write_text(MODULE)
+        env = {**os.environ, "EMATIX_FLOW_RUN_LOG_URL": url, "PYTHONPYCACHEPREFIX": f"{folder}/compiled"}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        for words in (("runs", "list"), ("status", "--module", "many")):
+            took = []
+            for _ in range(TIMES + 1):  # the first one compiles
+                began = time.perf_counter()
+                subprocess.run(
+                    [sys.executable, "-m", "ematix_flow", *words], cwd=folder, env=env, check=True, capture_output=True
+                )
+                took.append(time.perf_counter() - began)
+            found[f"flow {' '.join(words)}"] = statistics.median(took[1:])
     return found
 
 

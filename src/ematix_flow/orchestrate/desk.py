@@ -164,9 +164,9 @@ class Desk:
                     held.append(Held(name, slot, reason))
         return found, held
 
-    def waits_for(self, candidate: Candidate, now: datetime) -> str | None:
-        """Why the upstreams do not let it run, as of this moment; None when they do."""
-        entry, last_runs = candidate.entry, self.log.last_runs()
+    def waits_for(self, candidate: Candidate, now: datetime, last_runs: Mapping[str, LastRun]) -> str | None:
+        """Why the upstreams do not let it run, going by these last runs; None when they do."""
+        entry = candidate.entry
         upstreams = [Upstream(name, self._schedule_of(name), last_runs.get(name)) for name in entry.upstreams]
         names = gate(upstreams, slot=candidate.slot.at, now=now, freshness_s=entry.freshness_s)
         if not names and entry.due is not None and entry.triggered_by is not None:

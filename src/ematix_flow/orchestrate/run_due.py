@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from ematix_flow.contracts.orchestration import Alerter, MetricsSink, RunLog, Slot
+from ematix_flow.contracts.orchestration import Alerter, LastRun, MetricsSink, RunLog, Slot
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.orchestrate.desk import Candidate, Desk
 from ematix_flow.orchestrate.identity import worker_name
@@ -130,6 +130,7 @@ def _run_waiting(
         if only is None or one.name in only:
             telling.skipped(one.name)
             told.skip(one.name, one.reason)
+    last_runs: Mapping[str, LastRun] | None = None
     for candidate in candidates:
         if only is not None and candidate.name not in only:
             continue
@@ -137,8 +138,10 @@ def _run_waiting(
             told.skip(candidate.name, "this process was told to stop; it runs at the next call")
             continue
         try:
-            reason = desk.waits_for(candidate, now)
+            last_runs = desk.log.last_runs() if last_runs is None else last_runs
+            reason = desk.waits_for(candidate, now, last_runs)
             if reason is None:
+                last_runs = None  # whoever comes next may have waited for this one
                 told.say(f"firing: {candidate.name}")
                 told.ended(_claimed(desk, work, candidate, worker))
         except Exception as exc:  # bodies do not raise here: it is the run log that does not answer

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from ematix_flow.contracts.orchestration import AttemptState, RunLog
+from ematix_flow.contracts.orchestration import AttemptState, LastRun, RunLog
 from ematix_flow.orchestrate.desk import Desk
 from ematix_flow.run.registered import Orchestrated, orchestrated
 from ematix_flow.run.runlogs.in_process import process_log
@@ -20,7 +20,7 @@ def status_of(entries: Sequence[Orchestrated], store: RunLog, *, now: datetime) 
     last_runs, attempts, paused = store.last_runs(), store.attempts(), store.paused()
     clock = store.clock()
     claims = {claim.pipeline: claim for claim in store.claims() if claim.expires_at > clock}
-    waiting = _waiting(desk, now)
+    waiting = _waiting(desk, now, last_runs)
     found = []
     for entry in sorted(entries, key=lambda one: one.name):
         last, state, claim = last_runs.get(entry.name), attempts.get(entry.name), claims.get(entry.name)
@@ -58,7 +58,9 @@ def status_snapshot() -> list[dict[str, Any]]:
     return status_of(orchestrated(), process_log(), now=datetime.now(timezone.utc))
 
 
-def _waiting(desk: Desk, now: datetime) -> dict[str, tuple[list[str], str, datetime | None]]:
+def _waiting(
+    desk: Desk, now: datetime, last_runs: Mapping[str, LastRun]
+) -> dict[str, tuple[list[str], str, datetime | None]]:
     """Of every pipeline with a slot that waits: for whom, why, and until when."""
     try:
         candidates, held = desk.candidates(now)
@@ -68,7 +70,7 @@ def _waiting(desk: Desk, now: datetime) -> dict[str, tuple[list[str], str, datet
         one.name: ([], one.reason, one.slot.eligible_at) for one in held
     }
     for candidate in candidates:
-        reason = desk.waits_for(candidate, now)
+        reason = desk.waits_for(candidate, now, last_runs)
         names = reason.partition(": ")[2].split(", ") if reason else []
         found[candidate.name] = (names, reason or "due", candidate.slot.eligible_at)
     return found
