@@ -142,6 +142,9 @@ class IcebergBackend(IcebergStreams):
                 fix="check that it runs, and the uri, user, password or token of the connection",
             ) from exc
 
+    def remove(self, spark: SparkSession, table: TableRef) -> None:
+        spark.sql(f"DROP TABLE {self.name_of(table)} PURGE")
+
     def version(self, spark: SparkSession, table: TableRef) -> int | None:
         found = spark.sql(f"SELECT snapshot_id FROM {self.name_of(table)}.refs WHERE name = 'main'").collect()
         return int(found[0][0]) if found else None

@@ -12,7 +12,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -181,6 +181,10 @@ class LakeBackend(FolderBackend):
     def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
         """How many rows the run's commit added, as the table's own log has it."""
 
+    def remove(self, spark: SparkSession, table: TableRef) -> None:
+        """Remove a table with all that it holds."""
+        self.store.remove_tree(self.folder_of(table))
+
     def change_schema(self, spark: SparkSession, statement: str) -> None:
         """Create or alter a table."""
         spark.sql(statement)
@@ -279,11 +283,11 @@ class LakeBackend(FolderBackend):
     def stage(self, frame: DataFrame, plan: BatchPlan, run: OpenedRun) -> Landed:
         """Write the rows beside the tables, unless they can go into one as they are.
 
-        They cannot when their mark is wanted beforehand, or when the table must change first: it does so only for rows
-        that are known to be good.
+        They cannot when their mark is wanted beforehand, or when a table must change first: it does so only for rows
+        that are known to be good. One that is made for them goes again when they are not.
         """
         frame = self.storable(frame, plan)
-        only_adds = plan.changes is None and not plan.ddl.statements
+        only_adds = plan.changes is None and (not plan.ddl.statements or plan.ddl.action == "create")
         if only_adds and plan.watermark is None and run.logical_run != "dry-run":
             return Landed(LandedRows(frame, None), rows=None)
         from pyspark.sql import functions as F
@@ -344,6 +348,8 @@ class LakeBackend(FolderBackend):
             self.books.require_current(run, known.generation)
             self._verified(spark, plan, landed)
             self.change_table(spark, plan)
+            if plan.ddl.action == "create" and landed.rows is None:
+                stack.enter_context(self._gone_if_it_fails(spark, plan.table))
             self._make_gate(spark, plan)
             if plan.changes is None:
                 self._view(stack, self._packed(rows, plan), LANDED, plan.run_id)
@@ -356,6 +362,18 @@ class LakeBackend(FolderBackend):
                         raise
                     log.info("%s changed meanwhile; working out its changes anew", plan.table)
         raise AssertionError("unreachable")
+
+    @contextmanager
+    def _gone_if_it_fails(self, spark: SparkSession, table: TableRef) -> Iterator[None]:
+        """A table that was just made goes again when its first rows turn out not to fit, if it is still empty."""
+        made = self.version(spark, table)
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to show; an empty table does no harm
+                if self.version(spark, table) == made:
+                    self.remove(spark, table)
+            raise
 
     def _commit(
         self,
