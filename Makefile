@@ -26,7 +26,7 @@ test: env ## everything, against real servers; as root on Debian it installs the
 	scripts/test_services.sh $(BIN)/python
 	$(WITH_JAVA) && $(BIN)/flow jars fetch avro delta hadoop-aws iceberg kafka postgresql && $(BIN)/python scripts/start_archive.py
 	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS)
-	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m "not alone" -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(WITH_JAVA) && $(BIN)/python -m pytest -q -m "not alone" -n $(WORKERS) --dist loadgroup --durations=40 $(PYTEST_ARGS)
 
 prove: env ## the long proofs: every kill point, clusters, Spark Connect, the native engine, a 20-million-row load, start-up against plain PySpark
 	EMATIX_PROVE=1 scripts/test_services.sh $(BIN)/python

@@ -64,7 +64,6 @@ def mirrored(address: str, topic: str, url: str, table: str, checkpoint: str) ->
         cdc=CDC(),
         once=True,
         checkpoint=checkpoint,
-        max_batch_rows=500_000,
     )
     return time.perf_counter() - began, result["total_rows"]
 

@@ -31,7 +31,7 @@ CASES = ("tumbling", "reopen", "session")
 
 
 def events(rows: int) -> Iterator[tuple[int, Any, Any]]:
-    """10,000 keys, about an hour of event time, a little out of order."""
+    """10,000 keys, each about every seven seconds of an hour of event time, a little out of order."""
     for n in range(rows):
         second = 1_772_346_000 + n * 3600 // rows - (n * 7919 % 5)
         yield (

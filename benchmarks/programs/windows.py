@@ -28,7 +28,7 @@ def plain() -> None:
         .withColumn("at", F.timestamp_millis("at"))
         .withWatermark("at", f"{LATENESS_MS} milliseconds")
     )
-    window = F.session_window("at", "30 seconds") if case == "session" else F.window("at", "1 minute")
+    window = F.session_window("at", "8 seconds") if case == "session" else F.window("at", "1 minute")
     counts = rows.groupBy(window.alias("w"), "user").agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
     out = counts.select("w.start", "w.end", "user", "n", "total")
     query = (
@@ -55,7 +55,7 @@ def flow() -> None:
 
     shape = {"kind": "tumbling", "duration_ms": 60_000}
     if case == "session":
-        shape = {"kind": "session", "gap_ms": 30_000, "max_session_duration_ms": 86_400_000}
+        shape = {"kind": "session", "gap_ms": 8_000, "max_session_duration_ms": 86_400_000}
     late = {"late_data": "reopen", "allowed_lateness_ms": 600_000} if case == "reopen" else {}
     print(
         run_streaming_pipeline(
