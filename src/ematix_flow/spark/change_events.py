@@ -397,7 +397,9 @@ def with_change(envelope: Envelope, opened: DataFrame) -> DataFrame:
     op = F.col("__op")
     for word, meaning in envelope.ops.items():
         meant = F.when(op == word, F.lit(meaning)).otherwise(meant)
-    staged = opened.withColumns({"__key": _message_key(opened), "__meant": meant})
+    # Only what takes a row away may have to be told which by the message's key; reading it costs as much as an image.
+    needs_key = F.col(_IS_TOMBSTONE) | F.coalesce(meant == "delete", F.lit(False))
+    staged = opened.withColumns({"__key": F.when(needs_key, _message_key(opened)), "__meant": meant})
     alone = F.when(F.col("__key").isNotNull(), F.lit(TOMBSTONE)).otherwise(F.lit(IGNORED))
     staged = staged.withColumn("__done", F.when(F.col(_IS_TOMBSTONE), alone).otherwise(F.col("__meant")))
     done = F.col("__done")
