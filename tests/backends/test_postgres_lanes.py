@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 
+from ematix_flow.backends.postgres import PostgresBackend
 from ematix_flow.connections import ObjectStoreLocalConnection, PostgresConnection
 from ematix_flow.declare.columns import String
 from ematix_flow.errors import DuplicateKeys, UnfitValue
@@ -213,3 +214,18 @@ def test_documents_and_identifiers_are_inserted(bench: Bench) -> None:
     for _ in range(2):
         bench.load(things, rows, route="spark", mode="truncate")
     assert bench.rows(things) == rows
+
+
+@pytest.mark.parametrize("mode", ["append", "merge", "truncate"])
+def test_a_server_that_is_slow_to_end_sessions_keeps_no_staging_table(
+    bench: Bench, users: Table, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(bench, users, "ann")
+    kept: list[Any] = []
+    monkeypatch.setattr(PostgresBackend, "release", lambda self, db: kept.append(db))
+    bench.load(users, [(7, "eve", None)], route="spark", mode=mode, **({"keys": ("id",)} if mode == "merge" else {}))
+    monkeypatch.undo()
+    assert (7, "eve", None) in bench.rows(users)
+    assert bench.target.query("SELECT count(*) FROM pg_class WHERE relname LIKE 'stg%'") == [(0,)]
+    for db in kept:
+        db.close()

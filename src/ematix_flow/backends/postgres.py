@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,6 +37,8 @@ from ematix_flow.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 _STAGING = "stg_"
 _CREATE_SCHEMA = "CREATE SCHEMA IF NOT EXISTS "
@@ -281,6 +284,10 @@ class PostgresBackend(SqlBackend, CapturesChanges):
             db.execute(f"DELETE FROM {table} WHERE NOT ({finished})")
         db.execute(f"CREATE TEMPORARY VIEW {quote(LANDED)} AS SELECT {columns} FROM {table}")
 
+    def detach(self, db: Db) -> None:
+        # The view would be there until the server has noticed that this session is over, and hold the staging table.
+        db.execute(f"DROP VIEW {self.dialect.quote(LANDED)}")
+
     def swap(self, db: Db, plan: BatchPlan, landed: Landed | None) -> SettleReport | None:
         if landed is None:
             # Made and gone in this transaction, so that nothing is left behind by a dead run.
@@ -297,7 +304,7 @@ class PostgresBackend(SqlBackend, CapturesChanges):
             place = landed.handle[0]
             self.attach(db, plan, landed)
         rows, watermark = self.verified(db, plan, landed)
-        db.execute(f"DROP VIEW {self.dialect.quote(LANDED)}")
+        self.detach(db)
         reached("mid-settle")
         constants = [
             (column.name, f"{self.dialect.type_sql(column.type)}{'' if column.nullable else ' NOT NULL'}", value)
@@ -308,7 +315,11 @@ class PostgresBackend(SqlBackend, CapturesChanges):
         return SettleReport(rows=rows, inserted=rows, watermark=watermark)
 
     def discard(self, landed: Landed) -> None:
-        self._drop_staging(self.dialect.table(landed.handle[0]))
+        place = landed.handle[0]
+        try:
+            self._drop_staging(self.dialect.table(place))
+        except FlowError as exc:  # the load is over, whatever becomes of this
+            log.warning("the staging table %s stays until the pipeline's next start: %s", place, exc.message)
 
     def _drop_staging(self, table: str) -> None:
         """Remove a staging table, and its schema when that holds nothing else: then only a dry run has been here."""

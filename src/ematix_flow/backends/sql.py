@@ -80,6 +80,9 @@ class SqlBackend(Backend):
     def attach(self, db: Db, plan: BatchPlan, landed: Landed) -> None:
         """Make staged rows readable as the landed relation, inside the settling transaction."""
 
+    def detach(self, db: Db) -> None:
+        """Let the landed relation go, before the settling transaction ends."""
+
     def change_schema(self, db: Db, statement: Statement) -> None:
         """Do one statement of a plan's schema change, inside the settling transaction."""
         db.execute(statement.sql)
@@ -166,6 +169,8 @@ class SqlBackend(Backend):
                 counts[statement.counts] += max(done, 0)
             reached("mid-settle")
         changes = self._applied_feed(db, plan.feed, counts) if plan.feed is not None else None
+        if landed is not None:
+            self.detach(db)
         return SettleReport(
             rows=rows if changes is None else changes.applied,
             inserted=counts["inserted"],
