@@ -200,6 +200,19 @@ def test_a_run_log_that_goes_away_does_not_keep_the_others_from_running(caplog: 
     assert "runs without it" in caplog.text
 
 
+def test_a_workflow_that_somebody_asks_for_runs_whatever_triggers_it() -> None:
+    store = InMemoryRunLog()
+    pipeline.register(name="orders", schedule=None)(lambda: {"rows": 1})
+    pipeline.register(name="report", schedule=None, depends_on=["orders"])(lambda: {"pages": 3})
+    ematix.workflow(name="morning", jobs=["report"], triggered_by="orders")
+    asked = store.enqueue_run("morning", extras={"message": "orders-0-1742"})
+    result = run_due(orchestrated(), store, Telling(), now=SIX)
+    assert [(one.name, one.result) for one in result.fired] == [("morning", {"report": {"pages": 3}})]
+    record = store.get_run(asked)
+    assert record is not None and (record.status, record.extras["message"]) == ("succeeded", "orders-0-1742")
+    assert run_due(orchestrated(), store, Telling(), now=at(minutes=1)).fired == (), "once"
+
+
 def test_pipelines_by_name_from_code() -> None:
     pipeline.register(name="a", schedule=None)(lambda: {"rows": 1})
     pipeline.register(name="b", schedule=None, depends_on=["a"])(lambda: 5)

@@ -9,7 +9,7 @@ import pytest
 
 from ematix_flow.contracts.plans import RunResult
 from ematix_flow.contracts.runtime import RunObserver, RunRecord
-from ematix_flow.errors import StatementFailed
+from ematix_flow.errors import ConnectionFailed, StatementFailed
 from ematix_flow.run.process import this_process
 from ematix_flow.run.recorder import RunRecorder
 from ematix_flow.run.runlogs.memory import InMemoryRunLog
@@ -119,6 +119,31 @@ def test_a_store_that_fails_warns_once_and_never_stops_the_run(caplog: pytest.Lo
     assert "goes on without history" in line
     assert "hunter2" not in line
     assert log.get_run("r1").status == "running"
+
+
+class AwayForAMoment(InMemoryRunLog):
+    """A store that does not answer for some calls, once its first record is there."""
+
+    away_for = 2
+
+    def record_run_record(self, record: RunRecord) -> None:
+        if self.list_runs()[1] and self.away_for:
+            self.away_for -= 1
+            raise ConnectionFailed("away")
+        super().record_run_record(record)
+
+
+def test_the_end_of_a_run_waits_for_a_store_that_comes_back_as_long_as_it_is_told_to(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    patient, hasty = AwayForAMoment(), AwayForAMoment()
+    for log, patience_s in ((patient, 30.0), (hasty, 0.0)):
+        recorder = RunRecorder(log, "p", "r1", patience_s=patience_s)
+        recorder.start()
+        recorder.finish("succeeded")
+    assert [log.get_run("r1").status for log in (patient, hasty)] == ["succeeded", "running"]
+    (line,) = caplog.messages
+    assert "goes on without history" in line
 
 
 def test_without_a_store_nothing_happens(caplog: pytest.LogCaptureFixture) -> None:

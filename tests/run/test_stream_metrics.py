@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ematix_flow.contracts.streams import BATCH_SECONDS, Lag
+from ematix_flow.contracts.streams import BATCH_SECONDS, Lag, StreamCounters
 from ematix_flow.run.stream_metrics import families
-from ematix_flow.run.stream_watch import COUNTS, StreamView
+from ematix_flow.run.stream_watch import COUNTS, StreamView, StreamWatch
 
 
 def test_what_a_source_keeps_for_a_stream_is_shown_where_the_source_can_tell() -> None:
@@ -19,3 +19,12 @@ def test_what_a_source_keeps_for_a_stream_is_shown_where_the_source_can_tell() -
     held = [(sample.labels, sample.value) for sample in found["ematix_streaming_source_held_bytes"]]
     assert held == [({"pipeline": "mirror", "source": "public.orders", "partition": "the_slot"}, 4096)]
     assert [sample.value for sample in found["ematix_streaming_lag"]] == [3, 1]
+
+
+def test_what_windows_remember_is_shown() -> None:
+    watch, counters = StreamWatch("per_minute"), StreamCounters()
+    with watch.run_of(counters, lambda facts: None):
+        counters.remembers(rows=5, size=700, mark_us=90_000_000, oldest_us=60_000_000, windows=2)
+        found = {family.name: [sample.value for sample in family.samples] for family in families(watch.view())}
+    shown = ("state_rows", "state_bytes", "windows_active", "state_oldest_event_seconds", "watermark_seconds")
+    assert [found[f"ematix_streaming_{name}"] for name in shown] == [[5], [700], [2], [60], [90]]

@@ -52,6 +52,7 @@ def configure(parser: CommandParser) -> None:
     )
     _add_restarts(parser)
     parser.add_argument("--stop-at-eof", action="store_true", help="stop when stdin ends; --all starts its streams so")
+    parser.add_argument("--lineage", metavar="URL", help="OpenLineage events: file:///path.jsonl, http://host:port")
     add_spark_place(parser)
     add_run_log(parser, may_be_off=True)
     parser.say(
@@ -120,10 +121,12 @@ def run(args: Namespace, console: Console) -> int:
 
 def _consumed(args: Namespace, console: Console, told: threading.Event) -> dict[str, Any]:
     from ematix_flow.cli.stream_display import StreamDisplay
+    from ematix_flow.config.secrets import expand_field
     from ematix_flow.run.runlogs.open import use_run_log
     from ematix_flow.run.stream_watch import StreamWatch
     from ematix_flow.run.streams import run_stream
     from ematix_flow.run.supervisor import RestartPolicy
+    from ematix_flow.watch.openlineage import use_lineage
 
     if args.stop_at_eof:
         threading.Thread(target=_stop_at_eof, args=(told,), name="stdin", daemon=True).start()
@@ -138,6 +141,7 @@ def _consumed(args: Namespace, console: Console, told: threading.Event) -> dict[
     watch = StreamWatch(spec.name, stalled_after_s=args.stalled_after_secs)
     with (
         spark_place(args),
+        use_lineage(args.lineage and expand_field(args.lineage)),
         run_log_for_writing(args, console) as history,
         use_run_log(history),
         prints_on_stderr(),

@@ -99,7 +99,7 @@ def _command(name: str, number: int, args: Namespace) -> list[str]:
         words += ["--checkpoint", f"{args.checkpoint}/{name}"]
     for option in (
         *("max_batches", "stalled_after_secs", "initial_backoff_ms", "max_backoff_ms", "max_restarts"),
-        *("reset_backoff_after_secs", "spark_master", "spark_remote", "run_log_url", "run_log_path"),
+        *("reset_backoff_after_secs", "spark_master", "spark_remote", "run_log_url", "run_log_path", "lineage"),
     ):
         if getattr(args, option) is not None:
             words += [f"--{option.replace('_', '-')}", str(getattr(args, option))]

@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 from argparse import ArgumentTypeError, Namespace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ematix_flow.cli.declared import add_module, load
@@ -64,6 +65,7 @@ def run(args: Namespace, console: Console) -> int:
     """Tick until told to stop."""
     from ematix_flow.orchestrate.executors.open import executor_from_url
     from ematix_flow.orchestrate.health import serving_health
+    from ematix_flow.orchestrate.reloading import WatchedModule
     from ematix_flow.orchestrate.scheduler import Scheduler, SchedulerSettings
     from ematix_flow.run.runlogs.open import run_log_url
     from ematix_flow.run.runlogs.urls import from_url
@@ -79,7 +81,7 @@ def run(args: Namespace, console: Console) -> int:
         )
     if url.startswith("memory://"):
         raise InvalidConfig("A run log in memory is not seen by workers.", fix="sqlite:///path or postgresql://…")
-    load(args.module)
+    module = WatchedModule(args.module, partial(load, args.module))
     executor = executor_from_url(args.executor)
     settings = SchedulerSettings(
         module=args.module,
@@ -96,7 +98,7 @@ def run(args: Namespace, console: Console) -> int:
     logging.getLogger("ematix_flow.scheduler").setLevel(logging.INFO)
     stop = threading.Event()
     with watching(args, console, store) as telling, stopping(stop, signal.SIGTERM, signal.SIGINT):
-        scheduler = Scheduler(settings, store, executor, telling, worker_id=args.worker_id)
+        scheduler = Scheduler(settings, store, executor, telling, worker_id=args.worker_id, refresh=module.refreshed)
         with serving_health(scheduler.pulse, settings.poll_s, args.health_bind, args.health_port) as port:
             if port is not None:
                 console.note(f"health: http://{args.health_bind}:{port}/healthz")

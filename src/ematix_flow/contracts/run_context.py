@@ -30,6 +30,7 @@ class RunContext:
         facts: What the run log notes beside the run.
         between_steps: Called where the run can be paused or stopped; may wait, may raise.
         before_commit: Called when everything is ready to become visible; raises when this run may not do that any more.
+        record_patience_s: How long the end of the run waits for a run log that does not answer.
     """
 
     pipeline: str
@@ -40,6 +41,7 @@ class RunContext:
     facts: Mapping[str, Any] = field(default_factory=dict)
     between_steps: Callable[[], None] = _nothing
     before_commit: Callable[[], None] = _nothing
+    record_patience_s: float = 0.0
 
 
 _current: ContextVar[RunContext | None] = ContextVar("ematix_flow_run", default=None)

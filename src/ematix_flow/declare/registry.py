@@ -245,6 +245,21 @@ def isolated() -> Iterator[Registry]:
             _current = previous
 
 
+@contextmanager
+def replaced() -> Iterator[Registry]:
+    """An empty registry that stays when the block ends well; after an error the previous one is back, as it was."""
+    global _current
+    with _swap_lock:
+        previous, _current = _current, Registry()
+        mine = _current
+    try:
+        yield mine
+    except BaseException:
+        with _swap_lock:
+            _current = previous
+        raise
+
+
 def caller_location(depth: int = 1, *, name: str = "") -> SourceLocation:
     """The line that is executing `depth` calls above the function that asks (0 is that function itself)."""
     frame = sys._getframe(1)

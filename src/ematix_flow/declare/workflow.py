@@ -65,7 +65,9 @@ def declare_workflow(
             raise InvalidDeclaration(f"{said}: on_message= stands alone, without triggered_by= and schedule=.")
         # A trigger that is accepted and never fires would be worse than none.
         raise UnsupportedBackend(
-            f"{said}: on_message= is not part of this version.", fix="a streaming pipeline runs on every message"
+            f"{said}: on_message= is not part of this version.",
+            fix="a streaming pipeline loads messages as they come; or whoever receives one asks for a run, by "
+            "enqueue_run() of the run log",
         )
     streaming = [job for job in members if job in streams]
     if streaming and has_trigger:

@@ -16,10 +16,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ematix_flow.contracts.crashpoints import reached
-from ematix_flow.contracts.orchestration import Alerter, DispatchSpec, Executor, MetricsSink, RunLog, WatchedExecutor
+from ematix_flow.contracts.orchestration import (
+    Alerter,
+    DispatchReport,
+    DispatchSpec,
+    Executor,
+    MetricsSink,
+    RunLog,
+    WatchedExecutor,
+)
 from ematix_flow.contracts.runtime import RunRecord
 from ematix_flow.declare.redaction import scrub
-from ematix_flow.errors import NoFreeWorker
+from ematix_flow.errors import ConnectionFailed, NoFreeWorker, counted
 from ematix_flow.orchestrate.desk import Candidate, Desk
 from ematix_flow.orchestrate.identity import worker_name
 from ematix_flow.orchestrate.recovery import give_back, recover, remind, take
@@ -74,7 +82,12 @@ class Pulse:
 
 
 class Scheduler:
-    """Ticks until it is told to stop."""
+    """Ticks until it is told to stop.
+
+    Args:
+        entries: What is declared, asked in every tick.
+        refresh: Called between two ticks; sees to declarations being up to date, and says whether they are new.
+    """
 
     def __init__(
         self,
@@ -86,30 +99,35 @@ class Scheduler:
         worker_id: str | None = None,
         entries: Callable[[], Sequence[Orchestrated]] = orchestrated,
         clock: Callable[[], datetime] = utc_now,
+        refresh: Callable[[], bool] = lambda: False,
     ) -> None:
         self.settings, self.store, self.executor, self.telling = settings, store, executor, telling
         self.worker_id = worker_id or worker_name()
-        self._entries, self._clock = entries, clock
+        self._entries, self._clock, self._refresh = entries, clock, refresh
         self.pulse = Pulse()
         self._waiting: dict[str, str] = {}
         self._claims: dict[str, str] = {}
+        self._reports: list[DispatchReport] = []
+        self._in_doubt: set[str] = set()
+        self._failed_ticks = 0
         self._leader: str | None = None
         self._told: set[str] = set()
         self._swept: set[tuple[str, datetime]] = set()
         self._refused: dict[str, tuple[int, datetime]] = {}
 
     def run(self, stop: threading.Event, *, max_iterations: int | None = None, sleep: Any = None) -> None:
-        """Tick after tick. A tick that fails is a line in the log and a metric; the next one comes."""
+        """Tick after tick. One that fails is a metric, and a line in the log unless it says the same again."""
         log.info("scheduler started: worker_id=%s module=%s", self.worker_id, self.settings.module)
         pause = sleep or stop.wait
         while not stop.is_set():
             try:
+                if self._refresh():
+                    self._refused.clear()  # what could not begin may do so now
                 self.tick(stop)
-                self.pulse.problem = None
             except Exception as exc:  # the run log may be away for a while; the daemon stays
-                self.pulse.problem = scrub(f"{type(exc).__name__}: {exc}")
-                self.telling.count("_scheduler", "tick_error")
-                log.error("tick failed, and is tried again: %s", self.pulse.problem)
+                self._tick_failed(exc)
+            else:
+                self._tick_succeeded()
             self.pulse.ticks += 1
             self.pulse.ticked_at = self._clock()
             if max_iterations is not None and self.pulse.ticks >= max_iterations:
@@ -117,6 +135,28 @@ class Scheduler:
             if not stop.is_set():
                 pause(self._pause_s())
         log.info("scheduler stopped: worker_id=%s", self.worker_id)
+
+    def _tick_failed(self, exc: Exception) -> None:
+        before, self.pulse.problem = self.pulse.problem, scrub(f"{type(exc).__name__}: {exc}")
+        self._failed_ticks += 1
+        self.telling.count("_scheduler", "tick_error")
+        kind = type(exc).__name__
+        if before is not None and before.partition(":")[0] == kind:
+            log.debug("tick failed again: %s", self.pulse.problem)
+            return
+        log.error("tick failed, and is tried again: %s", self.pulse.problem)
+        if isinstance(exc, ConnectionFailed):
+            log.warning(
+                "until the run log answers, nothing new is started, and times that pass are looked at afterwards; "
+                "workers go on, but one out of touch for longer than its lease of %g s may be taken for lost and "
+                "its slot be run again: a target applies it once, a bare function may run twice",
+                self.settings.lease_s,
+            )
+
+    def _tick_succeeded(self) -> None:
+        if self._failed_ticks:
+            log.info("ticks go on: %s failed before this one", counted(self._failed_ticks, "tick"))
+        self._failed_ticks, self.pulse.problem = 0, None
 
     def tick(self, stop: threading.Event | None = None) -> None:
         """One look: claim the lead, write down what is due, look after the lost, hand out what may run."""
@@ -146,10 +186,14 @@ class Scheduler:
         """Workers of this scheduler that ended without giving their claim back: nobody needs to wait for the lease."""
         if not isinstance(self.executor, WatchedExecutor):
             return
-        for report in self.executor.reap():
-            name, token = report.handle.pipeline_name, self._claims.pop(report.handle.ref, None)
+        self._reports += self.executor.reap()
+        while self._reports:  # each is told once: one that the run log has not heard of stays for the next tick
+            report = self._reports[0]
+            name, token = report.handle.pipeline_name, self._claims.get(report.handle.ref)
             if token is not None and self.store.break_claim(name, token):
                 log.warning("worker gone: pipeline=%s exit=%s", name, report.exit_code)
+            self._claims.pop(report.handle.ref, None)
+            del self._reports[0]
             if report.exit_code in _WORKED:
                 self._refused.pop(name, None)
             elif report.exit_code > 0:
@@ -174,6 +218,7 @@ class Scheduler:
             log.warning("%s", missed)
         reached("due-written")
         recover(desk, self.telling, self.worker_id, lease_s=self.settings.lease_s, now=now)
+        self._free_claims_in_doubt()
         room = _Room(desk, self.settings.max_concurrency)
         self.pulse.running = room.running
         self._claims = {ref: token for ref, token in self._claims.items() if token in room.tokens}
@@ -183,6 +228,7 @@ class Scheduler:
         for one in held:
             self._say_once(one.name, one.reason)
         remind(desk, self.telling, now)
+        last_runs = self.store.last_runs() if candidates else {}
         for candidate in candidates:
             if not may_go_on():
                 log.warning("the lead was lost in the middle of a tick: the rest is another scheduler's")
@@ -190,7 +236,7 @@ class Scheduler:
             refused = self._refused.get(candidate.name)
             if refused is not None and refused[1] > now:
                 continue
-            reason = room.refusal(candidate.entry) or desk.waits_for(candidate, now)
+            reason = room.refusal(candidate.entry) or desk.waits_for(candidate, now, last_runs)
             if reason is not None:
                 self._say_once(candidate.name, reason)
                 continue
@@ -205,11 +251,34 @@ class Scheduler:
 
     def _dispatch_slot(self, candidate: Candidate, room: _Room) -> bool:
         """Claim it and hand it over; False when there is nobody left to hand anything to."""
-        token, _ = take(self.store, candidate.name, f"dispatched by {self.worker_id}", self.settings.lease_s)
+        token = self._claimed(candidate.name)
         if token is None:
             return True  # it is being run
         slot = candidate.slot.at
         return self._handed_over(candidate.entry, token, {SLOT_VARIABLE: slot_key(slot)}, room, slot) != "full"
+
+    def _claimed(self, name: str) -> str | None:
+        """A claim for a worker that is yet to be found; None when somebody has it. In doubt until it is handed over."""
+        self._in_doubt.add(name)
+        token = take(self.store, name, self._dispatcher, self.settings.lease_s)[0]
+        if token is None:
+            self._in_doubt.discard(name)
+        return token
+
+    @property
+    def _dispatcher(self) -> str:
+        return f"dispatched by {self.worker_id}"
+
+    def _free_claims_in_doubt(self) -> None:
+        """Claims that no worker has heard of: the run log went away before it answered, or took them back."""
+        if not self._in_doubt:
+            return
+        handed_over = set(self._claims.values())
+        for claim in self.store.claims():
+            is_ours = claim.pipeline in self._in_doubt and claim.worker_id == self._dispatcher
+            if is_ours and claim.token not in handed_over:
+                self.store.break_claim(claim.pipeline, claim.token)
+        self._in_doubt.clear()
 
     def _handed_over(
         self, entry: Orchestrated, token: str, env: Mapping[str, str], room: _Room, slot: datetime | None = None
@@ -238,6 +307,7 @@ class Scheduler:
             return "failed"
         reached("dispatched")
         self._claims[handle.ref] = token
+        self._in_doubt.discard(entry.name)
         self._waiting.pop(entry.name, None)
         room.take(entry)
         self.pulse.dispatched += 1
@@ -252,7 +322,7 @@ class Scheduler:
                 continue
             if not may_go_on():
                 return
-            token, _ = take(self.store, entry.name, f"dispatched by {self.worker_id}", self.settings.lease_s)
+            token = self._claimed(entry.name)
             if token is None:
                 continue
             if not self.store.consume_requested_run(request.run_id):

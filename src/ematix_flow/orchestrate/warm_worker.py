@@ -23,6 +23,7 @@ from typing import Any
 
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import FlowError
+from ematix_flow.orchestrate.loaded_code import LoadedCode
 
 log = logging.getLogger(__name__)
 
@@ -133,41 +134,6 @@ class WarmWorker:
         return _renew_spark()
 
 
-class LoadedCode:
-    """The files of the user's modules, as they were when they were imported: those below the working directory."""
-
-    def __init__(self, home: str) -> None:
-        self._below = os.path.join(os.path.realpath(home), "")
-        self._seen: dict[str, tuple[int, ...] | None] = {}
-        self._others: set[str] = set()
-
-    def note(self, since_ns: int) -> None:
-        """Remember the files of modules that were imported after `since_ns`.
-
-        A file that was itself changed after that moment may be newer than what was imported, and counts as changed.
-        """
-        for module in tuple(sys.modules.values()):
-            file = getattr(module, "__file__", None)
-            if not isinstance(file, str) or file in self._seen or file in self._others:
-                continue
-            stamp = _stamp(file)
-            if stamp is None or not self._is_watched(file):  # modules made by a program name files that never were
-                self._others.add(file)
-            else:
-                self._seen[file] = stamp if stamp[0] <= since_ns else None
-
-    def changed(self) -> str | None:
-        """A file that is not what was imported any more, seen from the working directory."""
-        for file, stamp in self._seen.items():
-            if stamp is None or _stamp(file) != stamp:
-                return os.path.relpath(os.path.realpath(file), self._below)
-        return None
-
-    def _is_watched(self, file: str) -> bool:
-        real = os.path.realpath(file)
-        return real.startswith(self._below) and f"{os.sep}site-packages{os.sep}" not in real
-
-
 def rss_mb() -> int:
     """The memory of this Python process; Java has its own bound (`driver_memory`)."""
     try:
@@ -178,14 +144,6 @@ def rss_mb() -> int:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak // 2**20 if sys.platform == "darwin" else peak // 2**10
-
-
-def _stamp(file: str) -> tuple[int, ...] | None:
-    try:
-        found = os.stat(file)
-    except OSError:
-        return None
-    return found.st_ctime_ns, found.st_mtime_ns, found.st_size
 
 
 def _flow(argv: Sequence[str]) -> int:

@@ -195,6 +195,8 @@ class Work:
             before_commit=lambda: self._require(lease, entry.name, run_id),
             # A record that says so ends as lost when nobody holds the claim any more.
             facts={**facts, "claimed": True},
+            # Others judge it by its record: one that stayed `running` would be taken for lost, whatever its slot says.
+            record_patience_s=PATIENCE_S,
             **fields,
         )
 

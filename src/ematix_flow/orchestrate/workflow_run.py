@@ -45,7 +45,14 @@ class _WorkflowRun:
         known = {one.name: one for one in orchestrated()}
         self._jobs = {name: known[name] for name in entry.jobs}
         self._graph = Graph({name: job.upstreams for name, job in self._jobs.items()})
-        self._recorder = RunRecorder(work.store, entry.name, run.run_id, attempt=run.attempt, extras=run.facts)
+        self._recorder = RunRecorder(
+            work.store,
+            entry.name,
+            run.run_id,
+            attempt=run.attempt,
+            extras=run.facts,
+            patience_s=run.record_patience_s,
+        )
         self._chance = random.Random()
 
     def run(self) -> dict[str, Any]:

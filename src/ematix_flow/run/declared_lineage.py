@@ -22,6 +22,7 @@ from ematix_flow.declare.source import BatchSource
 from ematix_flow.declare.stream import Lookup, Source
 from ematix_flow.declare.stream_ends import LAKE_KINDS, target_table, target_table_spec
 from ematix_flow.declare.stream_pipeline import StreamingPipeline
+from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.declare.target import ConnectionRef, Target
 from ematix_flow.declare.warehouse import WarehousePipeline
 from ematix_flow.errors import FlowError
@@ -111,13 +112,16 @@ def _of_warehouse(pipeline: WarehousePipeline) -> Lineage:
 
 
 def _of_stream(pipeline: StreamingPipeline) -> Lineage:
-    """Tables and topics of a stream; its columns where each row becomes one row: no window, no join, no change feed."""
     try:
-        spec = pipeline.spec
-        sources = [dataset for source in spec.sources for dataset in _stream_source(source)]
-        lookups = {name: _lookup(lookup) for name, lookup in spec.lookups.items()}
+        return stream_lineage(pipeline.spec)
     except Exception as exc:  # a declaration is judged when its stream runs, not here
         return Lineage(pipeline.name, gaps=(f"'{pipeline.name}' cannot be told: {_reason(exc)}",))
+
+
+def stream_lineage(spec: StreamSpec) -> Lineage:
+    """Tables and topics of a stream; its columns where each row becomes one row: no window, no join, no change feed."""
+    sources = [dataset for source in spec.sources for dataset in _stream_source(source)]
+    lookups = {name: _lookup(lookup) for name, lookup in spec.lookups.items()}
     inputs = tuple(dict.fromkeys([*sources, *(dataset for tables in lookups.values() for dataset in tables)]))
     is_row_by_row = len(sources) == 1 and not (spec.window or spec.join or spec.cdc)
     read: QueryLineage | None = None
@@ -137,6 +141,10 @@ def _stream_source(source: Source) -> list[Dataset]:
     if connection.kind in ("postgres", "mysql"):
         schema = "public" if connection.kind == "postgres" else ""
         return [table_dataset(connection, SqlTable("", *table)) for table in captured_tables(source.query, schema)]
+    if connection.kind == "pubsub":  # what is read is a subscription, which has a name of its own beside its topic's
+        named = source.query.split("/")  # in full: projects/…/subscriptions/…
+        project = named[1] if len(named) == 4 else getattr(connection, "project_id", "")
+        return [Dataset("pubsub", f"subscription:{project}:{named[-1]}")]
     schema, _, table = source.query.rpartition(".") if connection.kind in LAKE_KINDS else ("", "", source.query)
     return [table_dataset(connection, SqlTable("", schema, table))]
 
@@ -152,7 +160,7 @@ def _lookup(lookup: Lookup) -> list[Dataset]:
 def _stream_output(target: Target, read: QueryLineage | None, at: Mapping[str, Dataset]) -> Output:
     connection = _connection(target.connection)
     table = target_table(target)
-    place = target.topic or target.queue or target.prefix or target.partition_key_prefix
+    place = target.topic or target.queue or target.prefix or getattr(connection, "stream_name", None)
     named = SqlTable("", *table) if table and not place else SqlTable("", "", str(place))
     declared = target_table_spec(target)
     types = {column.name: str(column.type) for column in declared.columns} if declared else {}

@@ -17,6 +17,7 @@ from ematix_flow.run.process import this_process
 log = logging.getLogger(__name__)
 
 _SILENCE_S = 30.0
+_LOOK_AGAIN_S = 0.5
 _ROW_COUNTS = ("rows_inserted", "rows_updated", "rows_unchanged", "rows_closed", "rows_deleted")
 
 
@@ -30,6 +31,7 @@ class RunRecorder:
         history: where to write; None records nothing.
         pipeline: the pipeline's name.
         run_id: the run's own id, the same that its rows carry in `_batch_id`.
+        patience_s: how long the end of the run waits for a store that does not answer.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class RunRecorder:
         attempt: int = 1,
         kind: RunKind = "batch",
         extras: Mapping[str, Any] | None = None,
+        patience_s: float = 0.0,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         self._history = history
@@ -48,6 +51,7 @@ class RunRecorder:
         self._run_id = run_id
         self._attempt = attempt
         self._kind = kind
+        self._patience_s = patience_s
         self._clock = clock
         self._started_at = clock()
         self._steps: dict[str, dict[str, Any]] = {}
@@ -131,28 +135,38 @@ class RunRecorder:
             return
         steps = [dict(step) for step in self._steps.values()]
         failed_step = next((step["name"] for step in steps if step["status"] == "failed"), None)
+        record = RunRecord(
+            run_id=self._run_id,
+            pipeline=self._pipeline,
+            status=status,
+            started_at=self._started_at,
+            finished_at=max(self._clock(), self._started_at) if finished else None,
+            attempt=self._attempt,
+            failed_step=failed_step if finished else None,
+            failed_watermark=failed_watermark,
+            error_summary=error,
+            kind=self._kind,
+            extras={**self._extras, "steps": steps},
+        )
         try:
-            self._history.record_run_record(
-                RunRecord(
-                    run_id=self._run_id,
-                    pipeline=self._pipeline,
-                    status=status,
-                    started_at=self._started_at,
-                    finished_at=max(self._clock(), self._started_at) if finished else None,
-                    attempt=self._attempt,
-                    failed_step=failed_step if finished else None,
-                    failed_watermark=failed_watermark,
-                    error_summary=error,
-                    kind=self._kind,
-                    extras={**self._extras, "steps": steps},
-                )
-            )
+            self._put(self._history, record, patience_s=self._patience_s if finished else 0.0)
         except Exception as exc:  # the promise of this class: the store never stops a run
             if not self._silent_until:
                 reason = " ".join(scrub(str(exc)).split())
                 log.warning("run '%s' goes on without history: %s", self._run_id, reason)
             # The end of the run is tried in any case: the store may be back.
             self._silent_until = time.monotonic() + _SILENCE_S
+
+    def _put(self, history: RunHistory, record: RunRecord, *, patience_s: float) -> None:
+        """Write it, waiting so long for a store that comes back; raises what the store raised last."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return history.record_run_record(record)
+            except Exception:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def _counts(result: Mapping[str, Any]) -> dict[str, int]:

@@ -49,7 +49,7 @@ def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer
     if run is None or run.pipeline != spec.name:
         run = RunContext(spec.name, new_run_id())
     run_id = run.run_id
-    recorder = RunRecorder(current_run_log(), spec.name, run_id, attempt=run.attempt, extras=run.facts)
+    recorder = _recorder(run)
     lineage = RunLineage(spec.name, run_id, nominal_at=run.slot)
     with pipeline_run_span(spec.name, run.attempt), lineage, StepSpans() as spans:
         told = StagesOfTargets(recorder) if spec.is_fan_out else recorder
@@ -85,7 +85,7 @@ def run_function(name: str, function: Callable[[], Any]) -> Any:
     run = current_run()
     if run is None or run.pipeline != name:
         run = RunContext(name, new_run_id())
-    recorder = RunRecorder(current_run_log(), name, run.run_id, attempt=run.attempt, extras=run.facts)
+    recorder = _recorder(run)
     recorder.start()
     try:
         with pipeline_run_span(name, run.attempt), RunLineage(name, run.run_id, nominal_at=run.slot) as lineage:
@@ -101,6 +101,17 @@ def run_function(name: str, function: Callable[[], Any]) -> Any:
         raise StepFailed(f"Pipeline '{name}' raised {type(exc).__name__}: {exc}") from exc
     recorder.finish("succeeded", result)
     return result
+
+
+def _recorder(run: RunContext) -> RunRecorder:
+    return RunRecorder(
+        current_run_log(),
+        run.pipeline,
+        run.run_id,
+        attempt=run.attempt,
+        extras=run.facts,
+        patience_s=run.record_patience_s,
+    )
 
 
 def in_this_project(spec: PipelineSpec) -> PipelineSpec:

@@ -1,7 +1,7 @@
 """Lineage for others: every run as OpenLineage events, in a file or sent to a server. No run ever fails for it.
 
 Events are plain JSON of the public specification (openlineage.io, version 2-0-2): START, then COMPLETE, FAIL or ABORT,
-with what was read and written, the columns of both, and which come from which.
+with what was read and written, the columns of both, and which come from which. Streams: `stream_lineage.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ematix_flow.watch.lineage import Dataset, FieldOrigin, KnownColumns, Lineag
 log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
-EventType = Literal["START", "COMPLETE", "FAIL", "ABORT"]
+EventType = Literal["START", "RUNNING", "COMPLETE", "FAIL", "ABORT"]
 
 VARIABLE = "EMATIX_FLOW_LINEAGE"
 PRODUCER = f"urn:ematix-flow:{__version__}"
@@ -46,7 +46,7 @@ _MADE_HERE = "made by ematix-flow"
 _POST_TIMEOUT_S = 3.0
 _LAST_WORDS_S = 3.0
 _MOST_WAITING = 1000
-_ENDS: dict[str, EventType] = {"succeeded": "COMPLETE", "failed": "FAIL", "cancelled": "ABORT"}
+ENDS: dict[str, EventType] = {"succeeded": "COMPLETE", "failed": "FAIL", "cancelled": "ABORT"}
 
 
 # ── where events go ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,6 +180,10 @@ class LineageEmitter:
         """A run begins."""
         self._send(lambda: run_event("START", run, self.namespace, run.started_at))
 
+    def goes_on(self, run: TrackedRun) -> None:
+        """A run that takes long is alive."""
+        self._send(lambda: run_event("RUNNING", run, self.namespace, datetime.now(timezone.utc)))
+
     def finished(self, run: TrackedRun, end: EventType) -> None:
         """It ended. Waits a moment for the delivery: the process may end with the run."""
         self._send(lambda: run_event(end, run, self.namespace, datetime.now(timezone.utc)))
@@ -247,6 +251,7 @@ class TrackedRun:
     lineage: Lineage | None = None
     rows: Mapping[str, int] | None = None
     error: str | None = None
+    is_stream: bool = False
 
 
 class RunLineage:
@@ -326,7 +331,7 @@ class RunLineage:
         self._start()
         words = None if error is None else scrub(str(error) or type(error).__name__)
         rows = _row_counts(result, self._tables)
-        self._emitter.finished(replace(self._run, error=words, rows=rows), _ENDS.get(status, "FAIL"))
+        self._emitter.finished(replace(self._run, error=words, rows=rows), ENDS.get(status, "FAIL"))
 
     def _start(self) -> None:
         if self._emitter is not None and not self._has_started:
@@ -371,7 +376,7 @@ def run_event(kind: EventType, run: TrackedRun, namespace: str, at: datetime) ->
         "producer": PRODUCER,
         "schemaURL": _EVENT_SCHEMA,
         "run": {"runId": _uuid(run), "facets": _run_facets(run)},
-        "job": {"namespace": namespace, "name": run.pipeline, "facets": _job_facets(lineage)},
+        "job": {"namespace": namespace, "name": run.pipeline, "facets": _job_facets(lineage, run)},
         "inputs": [_named(dataset) for dataset in lineage.inputs],
         "outputs": [_output(output, run) for output in lineage.outputs],
     }
@@ -403,11 +408,10 @@ def _run_facets(run: TrackedRun) -> dict[str, Any]:
     return facets
 
 
-def _job_facets(lineage: Lineage) -> dict[str, Any]:
+def _job_facets(lineage: Lineage, run: TrackedRun) -> dict[str, Any]:
+    way = "STREAMING" if run.is_stream else "BATCH"
     facets = {
-        "jobType": _facet(
-            "2-0-4/JobTypeJobFacet", processingType="BATCH", integration="EMATIX_FLOW", jobType="PIPELINE"
-        )
+        "jobType": _facet("2-0-4/JobTypeJobFacet", processingType=way, integration="EMATIX_FLOW", jobType="PIPELINE")
     }
     if lineage.sql is not None:
         facets["sql"] = _facet("1-1-0/SQLJobFacet", query=scrub(lineage.sql), dialect=lineage.dialect)
