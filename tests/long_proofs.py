@@ -61,6 +61,8 @@ PATTERNS = (
     # A run log in SQLite has every point in `make test`.
     r"tests/orchestrate/\w+\.py::test_a_process_killed_at_any_step\w+\[postgres-(body-done|outcome-noted|slot-ended)\]",
     r"tests/orchestrate/\w+\.py::test_a_scheduler_killed_at_any_step\w+\[postgres-(due-written|dispatched)\]",
+    r"tests/orchestrate/test_reloading\.py::test_a_scheduler_takes_up\w+\[(sqlite-workers|postgres-subprocess).*\]",
+    r"tests/orchestrate/test_run_log_away\.py::test_work_out_of_touch\w+\[False\]",
     # Servers that take minutes to build where nothing of them is there yet.
     r"test_files_contract\.py::Test(Gcs|Azure)Files::",
     r"test_files_(gcs|azure)\.py::",
@@ -73,6 +75,10 @@ PATTERNS = (
     r"tests/stream/test_targets\.py::\w+\[(duckdb|iceberg|mysql)\]",
     r"tests/stream/test_cdc\.py::\w+\[(duckdb|iceberg|mysql|delta-.*)\]",
     r"tests/stream/test_cdc\.py::\w+\[delta\]",
+    r"tests/stream/test_reopened_sessions\.py::\w+\[(delta|sqlite|duckdb|mysql|iceberg)\]",
+    r"tests/stream/test_random_streams\.py::\w+\[(tumbling|inner)-",
+    r"tests/stream/test_queues\.py::test_messages_that_come_again_among_others\w+\[(pubsub|kinesis)\]",
+    r"tests/stream/test_broker_dead_letters\.py::test_what_is_to_be_rejected_outlives_the_disk",
     r"tests/stream/test_windows\.py::test_a_stream_that_is_killed\w+\[stepped\]",
     r"tests/stream/test_dead_letters\.py::test_a_replay_that_is_killed_does_not_double_a_row\[replay-applied\]",
     r"tests/stream/test_faults\.py::test_a_killed_stream_goes_on_as_if_nothing_had_happened\[batch-applied\]",

@@ -11,7 +11,7 @@ import pytest
 
 from ematix_flow import PubSubConnection
 from ematix_flow.backends import pubsub_client
-from ematix_flow.backends.pubsub_client import Project, Puller, project_of, publish
+from ematix_flow.backends.pubsub_client import Project, Puller, project_of, publish, require_dead_letter_policy
 from ematix_flow.errors import BrokerRefused, ConnectionFailed, InvalidConnection, UnfitValue
 from tests.services.postgres import _free_port
 from tests.services.pubsub import PROJECT, PubSubServer
@@ -83,6 +83,29 @@ def test_what_is_given_back_comes_again_at_once(project: Project, pubsub_server:
         assert sorted(m.body for m in again) == [b"a", b"b"]
     # closing gives back what is held, too
     assert sorted(pubsub_server.bodies(subscription)) == [b"a", b"b"]
+
+
+def test_a_subscription_without_a_dead_letter_policy_is_refused_and_one_with_it_moves_what_is_given_back(
+    project: Project, pubsub_server: PubSubServer
+) -> None:
+    topic, dead = pubsub_server.create_topic(), pubsub_server.create_topic()
+    moved = pubsub_server.create_subscription(dead)
+    without = pubsub_server.create_subscription(topic)
+    for name, said in ((without, "has no dead-letter policy"), ("nobody", "has no 'nobody'")):
+        with pytest.raises(BrokerRefused, match=said):
+            require_dead_letter_policy(project, name)
+    policy = {"dead_letter_topic": f"projects/{PROJECT}/topics/{dead}", "max_delivery_attempts": 5}
+    subscription = pubsub_server.create_subscription(topic, ack_deadline_s=600, dead_letter_policy=policy)
+    require_dead_letter_policy(project, subscription)
+    publish(project, topic, [b"bad", b"good"])
+    with pulling(project, subscription) as puller:
+        given = 0
+        while taken := puller.take(rows=2, most_bytes=BYTES, idle_s=1, first_s=5 if not given else None):
+            given += sum(message.body == b"bad" for message in taken)
+            puller.ack([message for message in taken if message.body == b"good"])
+            puller.nack([message for message in taken if message.body == b"bad"])
+    assert given == 5
+    assert pubsub_server.bodies(moved) == [b"bad"]
 
 
 def test_deadlines_are_put_off_for_as_long_as_a_message_is_held(project: Project, pubsub_server: PubSubServer) -> None:

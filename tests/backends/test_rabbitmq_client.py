@@ -104,6 +104,26 @@ def test_giving_back_requeues_or_goes_to_dead_letters(broker: Broker, rabbitmq_s
         assert eventually(lambda: rabbitmq_server.ready(dead) == 2)
 
 
+def test_some_of_what_is_held_is_acknowledged_or_rejected_and_the_rest_stays(
+    broker: Broker, rabbitmq_server: RabbitMQServer
+) -> None:
+    dead = rabbitmq_server.create_queue()
+    queue = rabbitmq_server.create_queue(**{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+    rabbitmq_server.send(queue, *numbers(10))
+    with consuming(broker, queue) as consumer:
+        taken = consumer.take(rows=10, most_bytes=BYTES, idle_s=0.5, first_s=5)
+        consumer.reject_only([taken[0], taken[1], taken[5]])
+        consumer.ack_only([taken[2], taken[3], taken[7]])
+        consumer.reject_only([taken[9]])
+        assert consumer.pending == 3
+        rabbitmq_server.send(queue, b"10")
+        assert take(consumer) == [b"10"], "the channel lives: nothing was settled twice"
+        consumer.ack_only([])
+    assert eventually(lambda: rabbitmq_server.ready(queue) == 4)
+    assert rabbitmq_server.bodies(queue) == [b"4", b"6", b"8", b"10"]
+    assert sorted(rabbitmq_server.bodies(dead)) == [b"0", b"1", b"5", b"9"]
+
+
 def test_no_more_is_fetched_ahead_than_was_allowed_in_rows(broker: Broker, rabbitmq_server: RabbitMQServer) -> None:
     queue = rabbitmq_server.create_queue()
     rabbitmq_server.send(queue, *numbers(500))
@@ -170,7 +190,11 @@ def test_a_lost_connection_comes_back_and_old_deliveries_cannot_be_acknowledged(
         assert [(d.body, d.redelivered) for d in after] == [(b"a", True), (b"b", True)]
         with pytest.raises(ConnectionFailed, match="lost before messages"):
             consumer.ack(before[-1])
+        with pytest.raises(ConnectionFailed, match="lost before messages"):
+            consumer.reject_only(before)
         assert consumer.pending == 2
+        consumer.ack_only([before[0], after[0]])
+        assert consumer.pending == 1
         consumer.ack(after[-1])
         assert consumer.pending == 0
     assert rabbitmq_server.ready(queue) == 0

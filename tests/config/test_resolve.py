@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from ematix_flow.config.project import project_settings, user_connections
-from ematix_flow.config.resolve import env_names, list_connections, listed_connections, resolve, resolve_dsn
+from ematix_flow.config.resolve import (
+    connection_kind,
+    env_names,
+    list_connections,
+    listed_connections,
+    resolve,
+    resolve_dsn,
+)
 from ematix_flow.declare.connection import (
     KafkaConnection,
     PostgresConnection,
@@ -55,6 +62,25 @@ def test_each_step_of_the_chain_beats_the_next(project: Path, user_toml: Path, m
     monkeypatch.setenv("EMATIX_FLOW_DSN_WAREHOUSE", url("env"))
     assert (database("warehouse"), resolve("warehouse").origin) == ("env", "env")
     assert resolve("warehouse").trace == ("EMATIX_FLOW_DSN_WAREHOUSE",)
+
+
+def test_a_kind_is_found_by_the_same_chain_and_asks_for_no_secret(
+    project: Path, user_toml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = SQLiteConnection(name="events", path="events.db")
+    register_connection(declared)
+    assert (connection_kind("events"), connection_kind(declared)) == ("sqlite", "sqlite")
+    write(user_toml, '[connections.events]\nkind = "kinesis"\nstream_name = "${NOT_SET}"\n')
+    assert (connection_kind("events"), connection_kind(declared)) == ("kinesis", "kinesis")
+    assert connection_kind(SQLiteConnection(name="events", path="other.db")) == "sqlite"
+    write(project / ".ematix-flow.toml", '[connections.events]\nkind = "${EVENTS_KIND}"\n')
+    with pytest.raises(MissingSecret):
+        connection_kind("events")
+    monkeypatch.setenv("EVENTS_KIND", "pubsub")
+    assert connection_kind("events") == "pubsub"
+    monkeypatch.setenv("EMATIX_FLOW_DSN_EVENTS", url("events"))
+    assert connection_kind("events") is None
+    assert connection_kind("nobody") is None
 
 
 def test_the_environment_also_beats_a_registered_instance_passed_by_reference(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,11 @@ import pytest
 
 from ematix_flow import streaming
 from ematix_flow.config.stream_ready import stream_advice
+from ematix_flow.config.stream_render import render
 from ematix_flow.config.stream_toml import read_stream_file, read_stream_toml
 from ematix_flow.config.toml_text import toml_text
 from ematix_flow.declare.connection import (
+    Connection,
     DeltaS3Connection,
     DuckDBConnection,
     GlueSchemaRegistryConnection,
@@ -88,6 +90,22 @@ def test_every_key_at_the_top_is_read() -> None:
         on_gap="continue",
         continue_on_target_failure=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "connection"),
+    [
+        (
+            'kind = "rabbitmq"\namqp_url = "amqp://localhost"',
+            RabbitMQConnection(name="source", amqp_url="amqp://localhost"),
+        ),
+        ('kind = "pubsub"\nproject_id = "shop"', PubSubConnection(name="source", project_id="shop")),
+    ],
+)
+def test_dead_letters_are_left_to_a_broker_that_has_a_place_for_them(lines: str, connection: Connection) -> None:
+    spec = read_stream_toml(f'dlq_store = "broker"\n{TOP}[source]\n{lines}\n{TARGET}')
+    assert spec == stream(sources=[Source(connection, "events")], dlq_store="broker")
+    assert read_stream_toml(render(spec)) == spec
 
 
 def test_sql_with_lookups_is_read() -> None:
@@ -564,6 +582,7 @@ def test_an_unknown_key_is_named_with_its_place_and_the_nearest_one(text: str, s
         (PLAIN + "class = 'no_such_module:Mirror'", "There is no module 'no_such_module'"),
         ("idle_pause_ms = '500'\n" + PLAIN, "idle_pause_ms must be a whole number"),
         ("dlq_store = 'topic'\n" + PLAIN, "needs dead_letter_topic"),
+        ("dlq_store = 'broker'\n" + PLAIN, "'events' is kafka, which has no dead letters of its own"),
         (PLAIN + "[transform]\nsql = 5", "transform_sql must be text"),
         (PLAIN + "[transform]\ndialect = 'oracle'", "dialect must be one of"),
         (PLAIN + "[transform]\nengine = 'ray'", "engine must be one of"),

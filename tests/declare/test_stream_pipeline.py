@@ -309,6 +309,7 @@ def test_run_pipeline_takes_either_a_file_or_a_text(given: dict[str, Any]) -> No
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 RABBIT = RabbitMQConnection(name="r", amqp_url="amqp://h")
+KINESIS = KinesisConnection(name="k", stream_name="clicks", region="eu-west-1")
 SQLITE = SQLiteConnection(name="s", path="x.db")
 
 
@@ -410,6 +411,27 @@ def kafka(**fields: Any) -> KafkaConnection:
             {"dlq_store": "topic", "dead_letter_topic": "x", "source": RABBIT},
             ValueError,
             "needs a kafka source, and the first one is rabbitmq",
+        ),
+        (
+            {"dlq_store": "broker"},
+            ValueError,
+            "dlq_store='broker' needs sources of kind rabbitmq or pubsub, and 'events' is kafka, which has no dead",
+        ),
+        ({"dlq_store": "broker", "source": KINESIS}, ValueError, "'events' is kinesis, which has no dead letters"),
+        ({"dlq_store": "broker", "source": LAKE}, ValueError, "has no dead letters of its own"),
+        (
+            {"dlq_store": "broker", "source": RABBIT, "dead_letter_topic": "x"},
+            ValueError,
+            "dlq_store='broker' cannot go with dead_letter_topic=",
+        ),
+        (
+            {
+                "dlq_store": "broker",
+                "source": RABBIT,
+                "window": dataclasses.replace(MINUTES, late_data="dlq"),
+            },
+            ValueError,
+            "dlq_store='broker' cannot go with window= and late_data='dlq'",
         ),
         ({"dead_letter_topic": "events"}, ValueError, "would read its own failures"),
         ({"dead_letter_topic": " "}, ValueError, "dead_letter_topic is missing or empty"),

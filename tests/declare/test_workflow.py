@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import AllOf, AnyOf, BigInt, ematix, pipeline
+from ematix_flow import AllOf, AnyOf, BigInt, Target, ematix, pipeline
 from ematix_flow.config.loader import load_module, load_modules
 from ematix_flow.declare import registry
 from ematix_flow.declare.dependencies import check_graph
@@ -177,6 +177,39 @@ def test_a_load_may_be_repeated_where_the_target_knows_its_runs_and_a_bare_funct
     declare("said_so", idempotent=True)
     repeatable = {name for name, entry in known().items() if entry.is_repeatable}
     assert repeatable == {"to_db", "said_so"}
+
+
+def test_a_broker_that_only_a_file_names_is_one_whose_messages_may_not_be_sent_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".ematix-flow.toml").write_text(
+        '[connections.queue]\nkind = "rabbitmq"\namqp_url = "${NOT_HERE}"\n'
+        '[connections.bus]\nkind = "${BUS_KIND}"\nproject_id = "shop"\n'
+        '[connections.unsaid]\nkind = "${NOT_HERE}"\n'
+        '[connections.db]\nkind = "sqlite"\npath = "shop.db"\n'
+        '[connections.moved]\nkind = "kinesis"\nstream_name = "orders"\nregion = "eu-west-1"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BUS_KIND", "pubsub")
+    monkeypatch.setenv("EMATIX_FLOW_DSN_BOUGHT", "postgresql://u@h/d")
+
+    @ematix.connection
+    class moved:
+        kind = "sqlite"
+        path = "shop.db"
+
+    for connection in ("queue", "bus", "unsaid", "db", "moved", "bought"):
+        ematix.pipeline(target=Orders, mode="append", target_connection=connection, name=f"to_{connection}")(
+            lambda conn: "SELECT 1"
+        )
+
+    @ematix.table(schema="main")
+    class Sent:
+        id: BigInt
+
+    both = [Target(table=Orders, connection="db"), Target(table=Sent, connection="queue")]
+    ematix.pipeline(targets=both, mode="append", source_connection="db", name="to_both")(lambda conn: "SELECT 1")
+    assert {name for name, entry in known().items() if entry.is_repeatable} == {"to_db", "to_bought"}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from ematix_flow.backends.catalog import open_backend
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.contracts.plans import SettleReport, SourceQuery, Stamp
 from ematix_flow.contracts.shapes import TableRef
-from ematix_flow.declare.columns import UUID, Boolean, ColumnType, TimestampTZ
+from ematix_flow.contracts.streams import RETRACTED
+from ematix_flow.declare.columns import UUID, Boolean, ColumnType, SmallInt, TimestampTZ
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.registry import SourceLocation
@@ -70,21 +71,27 @@ class Db:
             where=SourceLocation(file="<test>", line=1),
         )
 
-    def load(self, spec: PipelineSpec, rows: Sequence[Row], *, now: int, run_id: str = "") -> Loaded:
-        """Load these rows at this moment, by the statements that a run of the pipeline would use."""
-        self.put(spec, rows)
+    def load(self, spec: PipelineSpec, rows: Sequence[Row], *, now: int, run_id: str = "", **how: Any) -> Loaded:
+        """Load these rows at this moment, by the statements that a run of the pipeline would use.
+
+        Args:
+            how: Further keywords of `plan_load`.
+        """
+        self.put(spec, rows, retracts="retracts" in how)
         stamp = Stamp(run_id or str(uuid4()), minute(now))
         with opened(spec, spec.target) as places:
             source = places.source_side(SourceQuery(sql=f"SELECT * FROM {SOURCE}"))
             side = places.target_side(spec.target)
-            plan = plan_load(spec, spec.target, source, side, stamp=stamp, stored_mark=None)
+            plan = plan_load(spec, spec.target, source, side, stamp=stamp, stored_mark=None, **how)
             assert plan.route.engine == "pushdown", plan.route.reason
             assert isinstance(places.target, SqlBackend)
             return Loaded(stamp.run_id, places.target.settle(plan, None, stamp, None))
 
-    def put(self, spec: PipelineSpec, rows: Sequence[Row]) -> None:
-        """Make these the rows of the source table."""
+    def put(self, spec: PipelineSpec, rows: Sequence[Row], *, retracts: bool = False) -> None:
+        """Make these the rows of the source table; with `retracts` they say in `RETRACTED` which of them are to go."""
         columns, dialect = spec.target.table.columns, self.dialect
+        if retracts:
+            columns = (*columns, ColumnSpec(RETRACTED, SmallInt(), nullable=False))
         parts = ", ".join(f"{dialect.quote(c.name)} {dialect.type_sql(c.type)}" for c in columns)
         values = ", ".join(
             "(" + ", ".join(dialect.literal(_timed(row[c.name], c.type), c.type) for c in columns) + ")" for row in rows

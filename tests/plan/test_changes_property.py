@@ -38,15 +38,15 @@ class OneStatement(DuckdbDialect):
 class OneStatementDb(Db):
     """A database that is changed by one statement per load."""
 
-    def load(self, spec: PipelineSpec, rows: Sequence[Row], *, now: int, run_id: str = "") -> Loaded:
-        self.put(spec, rows)
+    def load(self, spec: PipelineSpec, rows: Sequence[Row], *, now: int, run_id: str = "", **how: Any) -> Loaded:
+        self.put(spec, rows, retracts="retracts" in how)
         stamp = Stamp(run_id or str(uuid4()), minute(now))
         with opened(spec, spec.target) as places:
             backend = places.target
             assert isinstance(backend, SqlBackend)
             source = places.source_side(SourceQuery(sql=f"SELECT * FROM {SOURCE}"))
             side = replace(places.target_side(spec.target), dialect=OneStatement(""))
-            plan = plan_load(spec, spec.target, source, side, stamp=stamp, stored_mark=None)
+            plan = plan_load(spec, spec.target, source, side, stamp=stamp, stored_mark=None, **how)
             assert plan.changes is not None and plan.landing_sql is not None
             with backend.transaction() as db:
                 for statement in plan.ddl.statements:

@@ -29,15 +29,23 @@ class Topic:
         return KafkaConnection(name="broker", **given)
 
     def send(
-        self, messages: Iterable[Any], *, key: bytes | None = None, headers: Mapping[str, bytes] | None = None
+        self,
+        messages: Iterable[Any],
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int = -1,
     ) -> None:
-        """Send messages and wait until the broker has them: bytes as they are, anything else as JSON."""
+        """Send messages and wait until the broker has them: bytes as they are, anything else as JSON.
+
+        Without a partition the client chooses one.
+        """
         from confluent_kafka import Producer
 
         producer = Producer({"bootstrap.servers": self.server.address, "linger.ms": 5, "log_level": 0})
         for message in messages:
             value = message if isinstance(message, bytes) or message is None else json.dumps(message).encode()
-            producer.produce(self.name, value=value, key=key, headers=dict(headers or {}))
+            producer.produce(self.name, value=value, key=key, headers=dict(headers or {}), partition=partition)
             producer.poll(0)
         assert producer.flush(30) == 0
 

@@ -16,7 +16,7 @@ import pytest
 
 from ematix_flow import PostgresConnection, StateStore, _core, run_pipeline, run_streaming_pipeline
 from ematix_flow.contracts.dead_letters import letter_id
-from ematix_flow.errors import UnfitValue
+from ematix_flow.errors import BadMessages, UnfitValue
 from ematix_flow.spark.checkpoints import CheckpointFolder
 from tests.stream.conftest import Topic
 
@@ -359,3 +359,17 @@ def test_a_row_goes_to_all_targets_or_to_none_and_a_replay_too(topic: Topic, pg_
         end_leases(topic)
     assert _core.dlq_replay(config.read_text(), '{"kind": "all"}')["succeeded"] == 1
     assert rows(pg_url) == rows(pg_url, "SELECT id, name FROM public.narrow ORDER BY id") == [(1, "a"), (2, "ab")]
+
+
+def test_a_stream_that_begins_with_unreadable_messages_says_so_or_keeps_them(topic: Topic, pg_url: str) -> None:
+    topic.send(BAD)
+    with pytest.raises(BadMessages, match="2 messages of .* cannot be read"):
+        consume(topic, pg_url, transform_on_error="fail")
+    assert consume(topic, pg_url)["total_rows"] == 0
+    topic.send([{"id": 1}])
+    assert consume(topic, pg_url)["total_rows"] == 1
+    assert rows(pg_url, "SELECT id FROM public.events") == [(1,)]
+    with sqlite3.connect(letters_file(topic)) as db:
+        assert sorted(db.execute("SELECT payload FROM ematix_dlq_records").fetchall()) == [
+            (message,) for message in BAD
+        ]

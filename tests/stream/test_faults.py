@@ -6,6 +6,8 @@ Every test counts every row: nothing is lost, and nothing is there twice.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ import psycopg
 import pytest
 
 from ematix_flow import run_streaming_pipeline
-from ematix_flow.errors import StateIncompatible
+from ematix_flow.declare.registry import user_location
+from ematix_flow.declare.stream_pipeline import stream_spec
+from ematix_flow.errors import AlreadyRunning, StateIncompatible
+from ematix_flow.run.streams import run_stream
 from tests.stream.conftest import Topic
 from tests.stream.program import keywords, run_and_die
 
@@ -50,9 +55,9 @@ class Killable:
         """Run it here, to its end."""
         return run_streaming_pipeline(**keywords({**self.options, **more}))
 
-    def run_and_die(self, point: str) -> None:
+    def run_and_die(self, point: str, **more: Any) -> None:
         """Run it elsewhere, and let it die at a point."""
-        run_and_die(self.options, point)
+        run_and_die({**self.options, **more}, point)
 
     def ids(self) -> list[int]:
         """What PostgreSQL has."""
@@ -94,6 +99,58 @@ def test_a_stream_killed_between_two_targets_gives_each_every_row_once(
     stream.run()
     assert stream.ids() == list(range(60))
     assert stream.lite_ids() == list(range(60))
+
+
+def test_a_stream_cut_off_between_the_commits_of_two_tasks_doubles_nothing(stream: Killable, tmp_path: Path) -> None:
+    for partition in (0, 1):
+        stream.topic.send(({"id": 20 * partition + n} for n in range(20)), partition=partition)
+    # One task after the other, and no second attempt: the first dies when its COPY is committed, the next never begins.
+    (tmp_path / ".ematix-flow.toml").write_text('[spark]\nmaster = "local[1]"\n')
+    run_and_die({**stream.options, "max_batch_rows": 100}, "task-copied", code=1, folder=tmp_path)
+    stream.topic.send({"id": n} for n in range(40, 45))
+    stream.run(max_batch_rows=100)
+    assert stream.ids() == list(range(45))
+    assert stream.topic.committed() == 45
+
+
+@pytest.mark.parametrize("point", ["staged", *(["mid-settle", "batch-applied"] if PROVE else [])])
+def test_a_batch_that_is_done_again_in_other_parts_is_there_once(stream: Killable, point: str) -> None:
+    sql = "SELECT id, spark_partition_id() AS part FROM (SELECT /*+ REPARTITION({}) */ id FROM source)"
+    stream.topic.send({"id": n} for n in range(60))
+    options = {"max_batch_rows": 100, "dialect": "spark"}
+    stream.run_and_die(point, transform_sql=sql.format(7), **options)
+    stream.run(transform_sql=sql.format(2), **options)
+    assert stream.ids() == list(range(60))
+    with psycopg.connect(stream.url) as db:
+        parts = {row[0] for row in db.execute("SELECT DISTINCT part FROM public.events").fetchall()}
+    assert parts == ({0, 1, 2, 3, 4, 5, 6} if point == "batch-applied" else {0, 1})
+
+
+def test_a_second_instance_that_knows_nothing_of_the_first_is_kept_out_by_the_target(
+    stream: Killable, tmp_path: Path
+) -> None:
+    """Two checkpoints, as on two machines: the lock of a checkpoint cannot help here."""
+    stream.topic.send({"id": n} for n in range(20))
+    given = keywords({**stream.options, "checkpoint": str(tmp_path / "first")})
+    del given["once"]
+    first, stop, results = stream_spec(given, user_location("first")), threading.Event(), []
+    running = threading.Thread(target=lambda: results.append(run_stream(first, stop=stop)))
+    running.start()
+    try:
+        deadline = time.monotonic() + 120
+        while stream.topic.committed() < 20:
+            assert running.is_alive() and time.monotonic() < deadline
+            time.sleep(0.1)
+        with pytest.raises(AlreadyRunning):
+            stream.run(checkpoint=str(tmp_path / "second"))
+    finally:
+        stop.set()
+        running.join()
+    assert [result["total_rows"] for result in results] == [20]
+    assert stream.ids() == list(range(20))
+    stream.topic.send({"id": n} for n in range(20, 25))
+    stream.run(checkpoint=str(tmp_path / "second"))
+    assert stream.ids() == list(range(25)), "it goes on where the target is"
 
 
 def newest(checkpoints: Path, log: str) -> Path:

@@ -15,17 +15,28 @@ from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.stream import Join, Watermark
 from ematix_flow.spark.stream_joins import JoinSteps
 from tests.stream.join_model import Joined
-from tests.stream.test_window_model import QUIET, SECOND, few_parts as few_parts, memory_in, spark as spark, watermarks
+from tests.stream.test_window_model import (
+    KEYS,
+    MOST_ROWS,
+    QUIET,
+    SECOND,
+    few_parts as few_parts,
+    memory_in,
+    spark as spark,
+    watermarks,
+)
 
 rows = st.fixed_dictionaries(
     {
         "source": st.sampled_from(["a", "b"]),
         "us": st.one_of(st.none(), st.integers(0, 40).map(lambda second: second * SECOND)),
-        "k": st.one_of(st.none(), st.sampled_from(["x", "y"])),
+        "k": st.one_of(st.none(), st.sampled_from(KEYS)),
         "v": st.integers(0, 10_000),
     }
 )
-batches = st.lists(st.tuples(st.lists(rows, max_size=8), st.sampled_from([1_000, 40_000])), min_size=1, max_size=5)
+batches = st.lists(
+    st.tuples(st.lists(rows, max_size=MOST_ROWS), st.sampled_from([1_000, 40_000])), min_size=1, max_size=5
+)
 spans = st.sampled_from([{"time_window_ms": 5_000}, {"min_delta_ms": 2_000, "max_delta_ms": 8_000}])
 
 

@@ -117,6 +117,20 @@ def test_a_stream_killed_before_it_could_acknowledge_takes_no_message_twice(queu
         assert queue.bodies() == []
 
 
+def test_messages_that_come_again_among_others_before_their_batch_was_written_arrive_once(
+    queue: Queue, pg_url: str
+) -> None:
+    given = options(queue, pg_url)
+    queue.send(messages(range(30)))
+    run_and_die(given, "staged")
+    queue.send(messages(range(30, 40)))
+    result = run_streaming_pipeline(**keywords(given))
+    assert ids(pg_url) == list(range(40))
+    assert result["total_rows"] == 40
+    if queue.fields["kind"] != "kinesis":
+        assert queue.bodies() == []
+
+
 def test_rows_of_a_stream_arrive_as_messages(queue: Queue, topic: Topic) -> None:
     topic.send({"id": n} for n in range(25))
     broker = {"kind": "kafka", "bootstrap_servers": topic.server.address, "group_id": f"group-{topic.name}"}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from ematix_flow import (
@@ -22,6 +23,7 @@ from ematix_flow import (
     Target,
     run_streaming_pipeline,
 )
+from ematix_flow.errors import BadMessages
 from tests.services.kafka import KafkaServer
 from tests.stream.conftest import Topic
 
@@ -102,8 +104,6 @@ def folder(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> End:
     files = ObjectStoreLocalConnection(name="files", path=root, format="parquet")
 
     def file_rows() -> Rows:
-        import pyarrow.parquet as pq
-
         found = [row for file in Path(root, "events").glob("*.parquet") for row in pq.read_table(file).to_pylist()]
         return sorted((row["id"], row["name"]) for row in found)
 
@@ -152,3 +152,51 @@ def test_every_message_is_there_once_after_two_starts(topic: Topic, end: End) ->
     assert run_streaming_pipeline(**options)["total_rows"] == 20
     assert end.rows() == [(n, f"n{n}") for n in range(120)]
     assert topic.committed() == 120
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "files"])
+def test_a_surprise_in_the_middle_of_a_batch_leaves_nothing_half_written(
+    kind: str, request: pytest.FixtureRequest, topic: Topic, tmp_path: Path
+) -> None:
+    end = folder(kind, request, tmp_path)
+    options: dict[str, Any] = {
+        "name": f"to_{topic.name}",
+        "source": topic.connection(),
+        "source_query": topic.name,
+        "targets": [end.target],
+        "once": True,
+    }
+    topic.send({"id": n, "name": f"n{n}"} for n in range(50))
+    assert run_streaming_pipeline(**options)["total_rows"] == 50
+    topic.send({"id": n, "name": f"n{n}"} for n in range(50, 2000))
+    topic.send([b"[3]", b"no message"])
+    with pytest.raises(BadMessages, match="2 messages of .* cannot be read"):
+        run_streaming_pipeline(**options)
+    assert end.rows() == [(n, f"n{n}") for n in range(50)]
+    dropping = run_streaming_pipeline(**options, transform_on_error="drop")
+    assert dropping["total_rows"] == 1950
+    assert end.rows() == [(n, f"n{n}") for n in range(2000)]
+
+
+@pytest.mark.parametrize("kind", ["delta", "files"])
+def test_a_new_field_in_the_middle_of_a_batch_becomes_a_column(
+    kind: str, request: pytest.FixtureRequest, topic: Topic, tmp_path: Path
+) -> None:
+    end = folder(kind, request, tmp_path)
+    options: dict[str, Any] = {
+        "name": f"to_{topic.name}",
+        "source": topic.connection(),
+        "source_query": topic.name,
+        "targets": [end.target],
+        "once": True,
+    }
+    topic.send({"id": n, "name": f"n{n}"} for n in range(50))
+    assert run_streaming_pipeline(**options)["total_rows"] == 50
+    topic.send({"id": n, "name": f"n{n}"} for n in range(50, 2000))
+    topic.send([{"id": 2000, "name": "n2000", "colour": "red"}])
+    assert run_streaming_pipeline(**options)["total_rows"] == 1951
+    assert end.rows() == [(n, f"n{n}") for n in range(2001)]
+    place = Path(str(tmp_path / "lake"), "shop" if kind == "delta" else "", "events")
+    files = [file for file in place.rglob("*.parquet") if "colour" in pq.read_schema(file).names]
+    colours = [colour for file in files for colour in pq.read_table(file)["colour"].to_pylist() if colour]
+    assert colours == ["red"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,39 @@ def test_what_is_no_moment_is_counted_and_a_column_that_can_hold_none_is_refused
         steps.step(frame(spark, (True, "x"), kinds="at boolean, k string"), batch(1))
     with pytest.raises(UnknownColumn, match="in column 'at'"):
         steps.step(frame(spark, (1, "x"), kinds="att bigint, k string"), batch(1))
+
+
+KINDS = {
+    "small smallint": 7,
+    "whole int": 8,
+    "yes boolean": True,
+    "day date": date(2026, 3, 1),
+    "price decimal(12,2)": Decimal("9.90"),
+    "share float": 0.5,
+    "raw binary": b"\x00\xff",
+}
+
+
+@pytest.mark.parametrize(("shape", "steps"), [(TUMBLING, WindowSteps), (SESSION, SessionSteps)])
+def test_groups_and_values_keep_their_types(
+    spark: SparkSession, tmp_path: Path, shape: dict[str, Any], steps: Any
+) -> None:
+    names = [kind.split()[0] for kind in KINDS]
+    values, nothing = tuple(KINDS.values()), (None,) * len(KINDS)
+    largest = [Aggregation("max", f"max_{name}", name) for name in names if name not in ("yes", "raw")]
+    window = Window(aggregations=[*COUNT, *largest], **{**shape, "group_by": tuple(names)})
+    taken = steps(window, None, memory_in(tmp_path))
+    kinds = ", ".join(["at bigint", *KINDS])
+    taken.step(frame(spark, (1, *values), (2, *values), (2, *nothing), kinds=kinds), batch(0))
+    found = taken.step(frame(spark, (100, *values), kinds=kinds), batch(1)).rows
+    types = {field.name: field.dataType.simpleString() for field in found.schema.fields}
+    assert [types[name] for name in names] == [kind.split()[1] for kind in KINDS]
+    rows = {row["n"]: tuple(row[name] for name in names) for row in found.collect()}
+    assert rows == {2: values, 1: nothing}
+    assert {tuple(row[one.as_] for one in largest) for row in found.collect()} == {
+        tuple(KINDS[kind] for kind in KINDS if kind.split()[0] not in ("yes", "raw")),
+        (None,) * len(largest),
+    }
 
 
 def test_the_time_of_a_batch_can_be_the_event_time(spark: SparkSession, tmp_path: Path) -> None:

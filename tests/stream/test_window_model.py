@@ -10,20 +10,21 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from pyspark.sql import SparkSession
 
-from ematix_flow.contracts.streams import StreamBatch
+from ematix_flow.contracts.streams import RETRACTED, StreamBatch
 from ematix_flow.declare.stream import Aggregation, Watermark, Window
 from ematix_flow.spark import stream_joins, windows
 from ematix_flow.spark.checkpoints import CheckpointFolder
-from ematix_flow.spark.session_windows import SessionSteps
+from ematix_flow.spark.session_windows import SessionSteps, open_sessions
 from ematix_flow.spark.stream_memory import StreamMemory
-from ematix_flow.spark.windows import WindowSteps
+from ematix_flow.spark.windows import WindowSteps, open_windows
 from ematix_flow.testing.spark import local_spark
-from tests.stream.window_model import Row, Sessions, Windows
+from tests.stream.window_model import GONE, Row, Sessions, Table, Windows
 
-EXAMPLES = 60 if os.environ.get("EMATIX_PROVE") else 3
+# Under a common clock every key has a stream of its own, so many keys are many streams at the price of one.
+EXAMPLES, MOST_ROWS, KEYS = (60, 40, "abcdefgh") if os.environ.get("EMATIX_PROVE") else (3, 8, "xy")
 AGGREGATIONS = [
     Aggregation("count", "n"),
     Aggregation("count_col", "n_v", "v"),
@@ -42,12 +43,14 @@ rows = st.fixed_dictionaries(
     {
         "source": st.sampled_from(["a", "b"]),
         "us": st.one_of(st.none(), st.integers(-5, 60).map(lambda second: second * SECOND)),
-        "k": st.one_of(st.none(), st.sampled_from(["x", "y"])),
+        "k": st.one_of(st.none(), st.sampled_from(KEYS)),
         "v": st.one_of(st.none(), st.integers(-3, 3)),
         "word": st.one_of(st.none(), st.sampled_from(["p", "q", "r"])),
     }
 )
-batches = st.lists(st.tuples(st.lists(rows, max_size=8), st.sampled_from([1_000, 40_000])), min_size=1, max_size=5)
+batches = st.lists(
+    st.tuples(st.lists(rows, max_size=MOST_ROWS), st.sampled_from([1_000, 40_000])), min_size=1, max_size=5
+)
 late = st.sampled_from([("drop", None), ("reopen", 10_000)])
 watermarks = st.builds(Watermark, lateness_ms=st.sampled_from([None, 5_000]), source_idleness_ms=st.just(30_000))
 
@@ -88,6 +91,8 @@ def played(steps: Any, spark: SparkSession, cut: list[tuple[list[Row], int]], *,
             frames[source] = spark.createDataFrame(listed, kinds)
         for _ in range(2 if number == again else 1):
             stepped = steps.step(frames, batch)
+        looked = open_sessions if isinstance(steps, SessionSteps) else open_windows
+        assert stepped.note.open_windows == looked(steps._window, steps._memory, stepped.note)["open_windows"]
         out = stepped.rows.collect() if stepped.rows is not None else []
         found.append(Counter(_plain(row) for row in out))
         late_rows = steps.left_out(frames, batch).count()
@@ -104,7 +109,8 @@ def _moment(us: int | None) -> Any:
 def _plain(row: Any) -> tuple[Any, ...]:
     values = {name: value for name, value in row.asDict().items() if name != "session_id"}
     times = [values.pop("window_start"), values.pop("window_end")]
-    return (*[round(moment.timestamp() * 1e6) for moment in times], *values.values())
+    start, end = [round(moment.timestamp() * 1e6) for moment in times]
+    return (GONE, start, values["k"]) if values.pop(RETRACTED, 0) else (start, end, *values.values())
 
 
 def expected(model: Any, cut: list[tuple[list[Row], int]]) -> tuple[list[Counter[Any]], int]:
@@ -162,7 +168,23 @@ def test_windows_are_what_plain_python_makes_of_them(
     )
 
 
+def at(second: int, key: str | None) -> Row:
+    return {"source": "a", "us": second * SECOND, "k": key, "v": 1, "word": "p"}
+
+
+# All but w is given out at first. Then two sessions of x are joined, and two without a key, y begins earlier, and z is
+# joined and goes on; before z comes out again it begins earlier, too.
+JOINED = [
+    ([at(0, "x"), at(10, "x"), at(8, "y"), at(0, "z"), at(6, "z"), at(15, "w"), at(1, None), at(9, None)], 1_000),
+    ([at(4, "x"), at(7, "x"), at(5, "y"), at(3, "z"), at(9, "z"), at(12, "z"), at(5, None)], 1_000),
+    ([at(-2, "z")], 1_000),
+    ([at(40, "w")], 1_000),
+]
+
+
 @QUIET
+@example(cut=JOINED, policy=("reopen", 30_000), allowed=Watermark(source_idleness_ms=30_000), longest=90_000, again=1)
+@example(cut=JOINED, policy=("reopen", 30_000), allowed=Watermark(source_idleness_ms=30_000), longest=9_000, again=2)
 @given(
     cut=batches,
     policy=late,
@@ -195,3 +217,45 @@ def test_sessions_are_what_plain_python_makes_of_them(
         played(SessionSteps(window, allowed, memory), spark, cut, again=again)
         == expected(Sessions(window, allowed), cut)[0]
     )
+
+
+def sessions_of(window: Window, cut: list[tuple[list[Row], int]]) -> dict[tuple[int, Any], int]:
+    """How many rows each session has when all rows come at once, by its first event and its key."""
+    found: dict[tuple[int, Any], int] = {}
+    assert window.gap_ms is not None
+    for key in {row["k"] for given_rows, _ in cut for row in given_rows}:
+        times = sorted(row["us"] for given_rows, _ in cut for row in given_rows if row["k"] == key)
+        start = None
+        for before, time in zip([None, *times], times, strict=False):
+            start = time if before is None or time - before > 1000 * window.gap_ms else start
+            found[start, key] = found.get((start, key), 0) + 1
+    return found
+
+
+timed_rows = rows.filter(lambda row: row["us"] is not None)
+timed_batches = st.lists(
+    st.tuples(st.lists(timed_rows, max_size=MOST_ROWS), st.sampled_from([1_000, 40_000])), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=1000 if os.environ.get("EMATIX_PROVE") else 200, deadline=None)
+@example(cut=JOINED)
+@given(cut=timed_batches)
+def test_a_table_of_reopened_sessions_is_that_of_all_rows_at_once(cut: list[tuple[list[Row], int]]) -> None:
+    window = Window(
+        "session",
+        [Aggregation("count", "n")],
+        gap_ms=4_000,
+        max_session_duration_ms=900_000,
+        event_time_column="us",
+        group_by=("k",),
+        late_data="reopen",
+        allowed_lateness_ms=600_000,
+    )
+    model, table, now = Sessions(window, Watermark(source_idleness_ms=30_000)), Table(window), 0
+    far = [{**at(500, "far"), "source": source} for source in ("a", "b")]
+    for number, (given_rows, later) in enumerate([*cut, (far, 40_000)]):
+        now += later
+        placed = [{**row, "arrival": (number, place)} for place, row in enumerate(given_rows)]
+        table.take(model.batch(placed, now))
+    assert {key: row[-1] for key, row in table.rows.items()} == sessions_of(window, cut)

@@ -98,6 +98,10 @@ class Windows:
         return found
 
 
+GONE = "gone"
+"""How a row begins that says: what was given out for this start and key is no session any more."""
+
+
 class Sessions:
     """Sessions; rows of a batch are taken in the order of their event time."""
 
@@ -107,11 +111,12 @@ class Sessions:
         self.gap, self.longest = window.gap_ms * 1000, window.max_session_duration_ms * 1000
         self.budget = 1000 * (window.allowed_lateness_ms or 0)
         self.open: dict[tuple[Any, ...], list[list[Row]]] = defaultdict(list)
-        self.out: set[int] = set()
+        self.shown: dict[tuple[Any, ...], set[int]] = defaultdict(set)
         self.late = 0
 
     def batch(self, rows: Sequence[Row], now_ms: int) -> list[tuple[Any, ...]]:
-        mark, found = self.clock.mark, []
+        mark = self.clock.mark
+        found: list[tuple[Any, ...]] = []
         fresh: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
         for row in rows:
             if row["us"] is None:
@@ -133,11 +138,15 @@ class Sessions:
                         continue
                     made[-1] = (made[-1][0], made[-1][1], True)
                 made.append((piece, is_new, False))
+            starts = {_first(session) for session, _, _ in made}
+            found += [(GONE, start, *key) for start in self.shown[key] - starts]
+            shown = self.shown[key] & starts
             kept = []
             for session, has_new, cut in made:
                 past = new is not None and _last(session) + self.gap < new
                 was_out = not has_new and mark is not None and _last(session) + self.gap < mark
                 if cut or (past and not was_out):
+                    shown.add(_first(session))
                     in_order = sorted(session, key=lambda row: row["arrival"])
                     found.append(
                         (
@@ -150,7 +159,27 @@ class Sessions:
                 if not cut and not (new is not None and _last(session) + self.gap + self.budget < new):
                     kept.append(session)
             self.open[key] = kept
+            self.shown[key] = shown & {_first(session) for session in kept}
         return found
+
+
+class Table:
+    """What a target holds that is merged by the start of a window and its key."""
+
+    def __init__(self, window: Window) -> None:
+        self.key = 1 + len(window.group_by)
+        self.rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def take(self, out: Iterable[tuple[Any, ...]]) -> None:
+        """Take what comes out of a batch; only what is there can be gone."""
+        out = list(out)
+        for row in out:
+            if row[0] == GONE:
+                del self.rows[row[1:]]
+        for row in out:
+            if row[0] != GONE:
+                key = (row[0], *row[2 : 1 + self.key])
+                self.rows[key] = row
 
 
 def _first(rows: Sequence[Row]) -> int:

@@ -74,6 +74,9 @@ class KafkaDeadLetters:
 
     # ── a running stream ─────────────────────────────────────────────────────────────────────────────────────────────
 
+    def begin(self, batch: StreamBatch) -> None:
+        """Letters that are there already are known by their ids."""
+
     def write(self, letters: DataFrame, batch: StreamBatch) -> None:
         """Send the letters of a batch; when this returns, the brokers have them all."""
         cluster, topic = self.cluster, self.topic

@@ -173,6 +173,9 @@ class DuckdbDialect(Dialect):
     def is_distinct(self, left: str, right: str, column_type: ColumnType) -> str:
         return f"{left} IS DISTINCT FROM {right}"
 
+    def is_same(self, left: str, right: str, column_type: ColumnType) -> str:
+        return f"{left} IS NOT DISTINCT FROM {right}"
+
     def row_hash(self, expressions: Sequence[tuple[str, ColumnType]]) -> str:
         parts = []
         for expression, kind in expressions:

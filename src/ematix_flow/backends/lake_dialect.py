@@ -122,6 +122,9 @@ class LakeDialect(Dialect):
     def is_distinct(self, left: str, right: str, column_type: ColumnType) -> str:
         return f"NOT ({left} <=> {right})"
 
+    def is_same(self, left: str, right: str, column_type: ColumnType) -> str:
+        return f"{left} <=> {right}"
+
     def row_hash(self, expressions: Sequence[tuple[str, ColumnType]]) -> str:
         parts = []
         for expression, kind in expressions:

@@ -263,6 +263,9 @@ class MysqlDialect(Dialect):
     def is_distinct(self, left: str, right: str, column_type: ColumnType) -> str:
         return f"NOT ({left} <=> {right})"
 
+    def is_same(self, left: str, right: str, column_type: ColumnType) -> str:
+        return f"{left} <=> {right}"
+
     def row_hash(self, expressions: Sequence[tuple[str, ColumnType]]) -> str:
         parts = [f"COALESCE({self._bytes_of(e, kind)}, X'004e554c4c00')" for e, kind in expressions]
         joined = ", X'01', ".join(parts)

@@ -128,6 +128,13 @@ class PostgresDialect(Dialect):
             left, right = f"{left}::text", f"{right}::text"
         return f"{left} IS DISTINCT FROM {right}"
 
+    def is_same(self, left: str, right: str, column_type: ColumnType) -> str:
+        empty = "''" if isinstance(column_type, String | Text) else "0" if isinstance(column_type, _WHOLE) else None
+        if empty is None:
+            return f"{left} IS NOT DISTINCT FROM {right}"
+        # Rows are matched by hash where both sides are expressions, and one by one by IS NOT DISTINCT FROM.
+        return f"({left} IS NULL) = ({right} IS NULL) AND coalesce({left}, {empty}) = coalesce({right}, {empty})"
+
     def row_hash(self, expressions: Sequence[tuple[str, ColumnType]]) -> str:
         parts = []
         for expression, kind in expressions:

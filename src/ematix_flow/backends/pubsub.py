@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ematix_flow.backends.broker import BrokerBackend, Send
-from ematix_flow.backends.pubsub_client import Project, Pulled, Puller, project_of, publish
+from ematix_flow.backends.pubsub_client import (
+    Project,
+    Pulled,
+    Puller,
+    project_of,
+    publish,
+    require_dead_letter_policy,
+)
 from ematix_flow.backends.queue_spool import Gives, Message
+from ematix_flow.backends.queue_stream import RejectingQueue
 from ematix_flow.declare.connection import Connection, PubSubConnection
 from ematix_flow.declare.target import TargetSpec
 
@@ -16,7 +24,7 @@ _IDLE_S = 1.0
 """How long one question waits for messages; a shorter wait would ask all the time."""
 
 
-class PubsubBackend(BrokerBackend):
+class PubsubBackend(RejectingQueue, BrokerBackend):
     """One project."""
 
     connection_type: ClassVar[type[Connection]] = PubSubConnection
@@ -33,6 +41,10 @@ class PubsubBackend(BrokerBackend):
 
     def giver(self, query: str, position: Any) -> Gives:
         return SubscriptionGiver(Puller(self.project, query))
+
+    def check_rejects(self, query: str) -> None:
+        """Refuse a subscription without a dead-letter policy: it would give rejected messages again for ever."""
+        require_dead_letter_policy(self.project, query)
 
     def sender(self, target: TargetSpec, task: str) -> Send:
         return TopicSender(self.project, self.target_ref(target).name)
@@ -61,6 +73,10 @@ class SubscriptionGiver:
     def settle(self, messages: Sequence[Pulled]) -> None:
         """Acknowledge them."""
         self._puller.ack(messages)
+
+    def reject(self, messages: Sequence[Pulled]) -> None:
+        """Give them back; the subscription's policy counts it, and moves a message that came too often."""
+        self._puller.nack(messages)
 
     def position(self) -> Any:
         """The service knows."""

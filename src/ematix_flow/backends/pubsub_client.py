@@ -197,6 +197,34 @@ class Pulled:
     event_time_us: int
 
 
+def require_dead_letter_policy(project: Project, subscription: str) -> None:
+    """Make sure that a subscription moves messages to a dead-letter topic when they came too often.
+
+    Raises:
+        BrokerRefused: (a ValueError) it does not, is not there, or may not be looked at.
+    """
+    from google.api_core.exceptions import PermissionDenied
+
+    where = f"connection '{project.name}' (pubsub)"
+    with project.explaining(subscription), closing_client(project.subscriber()) as client:
+        try:
+            request = {"subscription": project.path("subscriptions", subscription)}
+            found = client.get_subscription(request=request, timeout=WAIT_S, retry=_retry())
+        except PermissionDenied as exc:
+            raise BrokerRefused(
+                f"{project.place} does not show the dead-letter policy of '{subscription}'.",
+                where=where,
+                fix="grant roles/pubsub.viewer on the subscription",
+            ) from exc
+    if not found.dead_letter_policy.dead_letter_topic:
+        raise BrokerRefused(
+            f"Subscription '{subscription}' has no dead-letter policy, so {project.place} would give messages that "
+            "cannot be used again and again.",
+            where=where,
+            fix=f"gcloud pubsub subscriptions update {subscription} --dead-letter-topic=TOPIC, or dlq_store='table'",
+        )
+
+
 class Puller:
     """Messages of one subscription, kept ours until they are acknowledged. Connects when it is first asked for some."""
 

@@ -1,14 +1,16 @@
 """Messages of a queue on their way to Spark: received here, written to files, read from there as a stream.
 
 A queue gives a message once, so it cannot be asked again for what a batch held. Each message is therefore in a file
-before Spark hears of it, and acknowledged when every target has it. What a dead process left unacknowledged comes
-again; a message whose id is in a file already is not written a second time.
+before Spark hears of it, and acknowledged when every target has it; some may be rejected instead, for the broker's own
+dead letters. What a dead process left unacknowledged comes again; a message whose id is in a file already is not
+written a second time.
 
 ::
 
     <folder>/
-    ├── 000000000017.parquet   messages, and in its metadata where the source stood behind them
-    └── _position.json         the same for the last of the files that are gone, and its number
+    ├── 000000000017.parquet         messages, and in its metadata where the source stood behind them
+    ├── _rejected-000000000017.json  which of them are to be rejected (`queue_rejects.py`)
+    └── _position.json               the same as in the last of the files that are gone, and its number
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from ematix_flow.backends.queue_rejects import forget_rejects, note_rejects, noted_rejects
+from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.streams import EVENT_TIME, VALUE
 from ematix_flow.errors import FlowError
 
@@ -75,13 +79,32 @@ class Gives(Protocol):
         ...
 
 
+@runtime_checkable
+class Rejects(Protocol):
+    """A client whose broker has a place for messages that nobody can use."""
+
+    def reject(self, messages: Sequence[Any]) -> None:
+        """These cannot be used: let the broker do with them what was set up for such messages."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A message that can be settled, with the file it is in and its row there."""
+
+    file: int
+    row: int
+    message: Message
+
+
 class Spool:
     """The files of one source, and the thread that fills them."""
 
     def __init__(self, folder: Path, client: Gives, topic: str) -> None:
         self._folder, self._client, self._topic = folder, client, topic
-        self._held: dict[int, list[Message]] = {}  # by file: what this process can settle
-        self._ids: dict[str, int] = {}  # by message: the file it is in
+        self._held: dict[int, list[_Placed]] = {}  # by file: what this process can settle
+        self._ids: dict[str, tuple[int, int]] = {}  # by message: the file it is in, and its row
+        self._rejected: dict[int, frozenset[int]] = {}  # by file: rows that are to be rejected
         self._unsettled: dict[int, set[str]] = {}  # by file: messages the broker may still give again
         self._number = 0
         self._waiting: dict[int, int] = {}  # files that are not applied yet, and their bytes
@@ -103,6 +126,11 @@ class Spool:
             self._number = max(self._number, number + 1)
             self._know(number, _ids_in(file))
             self._waiting[number] = file.stat().st_size
+        for number, rows in noted_rejects(self._folder).items():
+            if number in self._waiting:
+                self._rejected[number] = rows
+            else:
+                forget_rejects(self._folder, number)  # a process died before it came to this
         self._thread = threading.Thread(target=self._receive, name="stream-receiver", daemon=True)
         self._thread.start()
 
@@ -116,12 +144,36 @@ class Spool:
                 held = self._held.pop(number, [])
                 del self._waiting[number]
                 self._rows.pop(number, None)
+                if number in self._rejected:  # some of it may come again, so the queue is not empty yet
+                    self._last_message = time.monotonic()
                 self._changed.notify_all()
             try:
                 self._settle(held, [number])
             except FlowError as exc:
                 # They come again, and are known by their ids as long as the file is there.
                 log.warning("messages of '%s' could not be acknowledged: %s", self._topic, exc.message)
+
+    def reject(self, offsets: Iterable[int]) -> None:
+        """Note messages by their offsets, durably: they are rejected when their files are applied."""
+        rows: dict[int, set[int]] = {}
+        for offset in offsets:
+            number, row = divmod(offset, FILE_ROWS)
+            rows.setdefault(number, set()).add(row)
+        for number, more in rows.items():
+            together = self._rejected.get(number, frozenset()) | more
+            note_rejects(self._folder, number, together)
+            with self._changed:
+                self._rejected[number] = together
+
+    def forget_rejects(self) -> bool:
+        """Take back what was noted for files that are not applied yet; whether there was anything."""
+        with self._changed:
+            noted = [number for number in self._rejected if number in self._waiting]
+            for number in noted:
+                del self._rejected[number]
+        for number in noted:
+            forget_rejects(self._folder, number)
+        return bool(noted)
 
     def is_drained(self, idle_s: float) -> bool:
         """Whether nothing waits, and nothing has come for a while."""
@@ -173,46 +225,70 @@ class Spool:
 
     def _keep(self, messages: Sequence[Message]) -> None:
         """Write new messages into a file; of those that came before, only remember whom to thank."""
-        fresh = [message for message in messages if message.id is None or message.id not in self._ids]
-        again = [message for message in messages if message.id is not None and message.id in self._ids]
+        with self._changed:
+            places = [None if message.id is None else self._ids.get(message.id) for message in messages]
         number = self._number
+        fresh = [message for message, place in zip(messages, places, strict=True) if place is None]
+        again = [_Placed(*place, message) for message, place in zip(messages, places, strict=True) if place is not None]
         if fresh:
             size = write_file(self._folder / f"{number:012d}.parquet", fresh, self._topic, self._client.position())
             self._number += 1
-        done: list[Message] = []
+        done: list[_Placed] = []
+        strays: list[Message] = []  # forgotten just now: nobody knows any more whether they are to be rejected
         with self._changed:
             if fresh:
                 self._waiting[number] = size
                 self._rows[number] = len(fresh)
-                self._held[number] = [message for message in fresh if message.held is not None]
-                self._know(number, [message.id for message in fresh if message.id is not None])
-            for message in again:
-                known = self._ids[message.id or ""]
-                if known in self._waiting:
-                    self._held.setdefault(known, []).append(message)
+                placed = [_Placed(number, row, message) for row, message in enumerate(fresh)]
+                self._held[number] = [one for one in placed if one.message.held is not None]
+                self._know(number, [message.id for message in fresh])
+            for one in again:
+                if self._ids.get(one.message.id or "") != (one.file, one.row):
+                    strays.append(one.message)
+                elif one.file in self._waiting:
+                    self._held.setdefault(one.file, []).append(one)
                 else:
-                    done.append(message)
+                    done.append(one)
         if done:
-            self._settle(done, sorted({self._ids[message.id or ""] for message in done}))
+            self._settle(done, sorted({one.file for one in done}))
+        if strays:
+            self._keep(strays)
 
-    def _know(self, number: int, ids: Sequence[str]) -> None:
-        self._unsettled[number] = set(ids)
-        self._ids.update(dict.fromkeys(ids, number))
+    def _know(self, number: int, ids: Sequence[str | None]) -> None:
+        known = {message: (number, row) for row, message in enumerate(ids) if message is not None}
+        self._unsettled[number] = set(known)
+        self._ids.update(known)
 
-    def _settle(self, messages: Sequence[Message], files: Sequence[int]) -> None:
-        """Acknowledge messages, and take away files of which the broker has none left to give again."""
-        if messages:
-            self._client.settle([message.held for message in messages])
+    def _settle(self, messages: Sequence[_Placed], files: Sequence[int]) -> None:
+        """Acknowledge or reject messages, and take away files of which the broker has none left to give again."""
+        good: list[_Placed] = []
+        bad: list[_Placed] = []
         with self._changed:
-            for message in messages:
-                if message.id is not None:
-                    self._unsettled[self._ids[message.id]].discard(message.id)
+            for one in messages:
+                (bad if one.row in self._rejected.get(one.file, ()) else good).append(one)
+            # Not afterwards: a rejected message may come again at once, and is then one like any other.
+            self._forget(bad)
+            for one in bad:
+                self._ids.pop(one.message.id or "", None)
+        if bad:
+            assert isinstance(self._client, Rejects)
+            self._client.reject([one.message.held for one in bad])
+            reached("messages-rejected")
+        if good:
+            self._client.settle([one.message.held for one in good])
+        with self._changed:
+            self._forget(good)
             over = [number for number in files if not self._unsettled.get(number)]
             for number in over:
                 self._unsettled.pop(number, None)
-                self._ids = {message: known for message, known in self._ids.items() if known != number}
+                self._rejected.pop(number, None)
+                self._ids = {message: place for message, place in self._ids.items() if place[0] != number}
         for number in over:
             self._remove(number)
+
+    def _forget(self, messages: Sequence[_Placed]) -> None:
+        for one in messages:
+            self._unsettled.get(one.file, set()).discard(one.message.id or "")
 
     def _remove(self, number: int) -> None:
         """Take a file away; where the source stood behind it stays known."""
@@ -220,6 +296,7 @@ class Spool:
         if file.exists():
             _keep_position(self._folder, number, _position_in(file))
             file.unlink()
+        forget_rejects(self._folder, number)
 
 
 def kept_position(folder: Path) -> Any:
@@ -243,6 +320,7 @@ def forget_messages(folder: Path) -> None:
     for file in files:
         _keep_position(folder, int(file.stem), None)
         file.unlink()
+        forget_rejects(folder, int(file.stem))
     known = _read_position(folder)
     if known is not None:
         _keep_position(folder, known["file"], None)
@@ -305,7 +383,8 @@ def _position_in(file: Path) -> Any:
     return json.loads(known.get(b"position", b"null"))
 
 
-def _ids_in(file: Path) -> list[str]:
+def _ids_in(file: Path) -> list[str | None]:
     import pyarrow.parquet as pq
 
-    return [found for found in pq.read_table(file, columns=[MESSAGE_ID])[MESSAGE_ID].to_pylist() if found is not None]
+    ids: list[str | None] = pq.read_table(file, columns=[MESSAGE_ID])[MESSAGE_ID].to_pylist()
+    return ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,19 @@ class QueueStreams:
         if self._spool is not None:
             self._spool.close()
             self._spool = None
+
+
+class RejectingQueue(QueueStreams):
+    """A queue whose broker has a place of its own for messages that nobody can use (`contracts.RejectsMessages`)."""
+
+    def reject(self, query: str, offsets: Iterable[int]) -> None:
+        """Note messages of a batch; the broker is told when the batch is applied."""
+        if self._spool is not None:
+            self._spool.reject(offsets)
+
+    def forget_rejects(self, query: str) -> bool:
+        """A batch is judged from its beginning: what was noted when it was tried before counts no longer."""
+        return self._spool is not None and self._spool.forget_rejects()
 
 
 def _files_between(log: Path, after: int, last: int) -> list[str]:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ematix_flow.backends.broker import BrokerBackend, Send
 from ematix_flow.backends.queue_spool import Gives, Message
+from ematix_flow.backends.queue_stream import RejectingQueue
 from ematix_flow.backends.rabbitmq_client import Broker, Consumer, Delivery, broker_of, require_driver
 from ematix_flow.backends.rabbitmq_publisher import Publisher
 from ematix_flow.declare.connection import Connection, RabbitMQConnection
 from ematix_flow.declare.target import TargetSpec
+
+log = logging.getLogger(__name__)
 
 HELD_ROWS = 50_000
 HELD_BYTES = 64 * 1024 * 1024
 """How much may be received and not acknowledged."""
 
 
-class RabbitmqBackend(BrokerBackend):
+class RabbitmqBackend(RejectingQueue, BrokerBackend):
     """One virtual host of a server."""
 
     connection_type: ClassVar[type[Connection]] = RabbitMQConnection
@@ -39,6 +43,14 @@ class RabbitmqBackend(BrokerBackend):
         tag = self.connection.consumer_tag
         return QueueGiver(Consumer(self.broker, query, most_rows=HELD_ROWS, most_bytes=HELD_BYTES, consumer_tag=tag))
 
+    def check_rejects(self, query: str) -> None:
+        """Say what cannot be asked: the protocol tells nothing of a queue's settings, and policies may change them."""
+        log.warning(
+            "queue '%s' must have a dead-letter exchange, which RabbitMQ does not tell us: "
+            "without one it throws rejected messages away",
+            query,
+        )
+
     def sender(self, target: TargetSpec, task: str) -> Send:
         return QueueSender(self.broker, self.target_ref(target).name)
 
@@ -54,8 +66,12 @@ class QueueGiver:
         return [_message(found) for found in self._consumer.take(rows=rows, most_bytes=most_bytes, idle_s=idle_s)]
 
     def settle(self, messages: Sequence[Delivery]) -> None:
-        """Acknowledge up to the last of them; earlier ones are in files, or have been acknowledged."""
-        self._consumer.ack(max(messages, key=lambda held: (held.epoch, held.tag)))
+        """Acknowledge them, and none that may still be rejected."""
+        self._consumer.ack_only(messages)
+
+    def reject(self, messages: Sequence[Delivery]) -> None:
+        """Hand them to the queue's dead-letter exchange."""
+        self._consumer.reject_only(messages)
 
     def position(self) -> Any:
         """The server knows."""

@@ -12,10 +12,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as NotInTime
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from ematix_flow.declare.connection import RabbitMQConnection
@@ -261,6 +262,20 @@ class Consumer:
         """Give back everything up to and with a delivery; without `requeue` it goes to the queue's dead letters."""
         self._settle(last, lambda tag: self._channel.basic_nack(tag, multiple=True, requeue=requeue))
 
+    def ack_only(self, deliveries: Sequence[Delivery]) -> None:
+        """Settle these and no others. Those that came by a connection that is lost come again.
+
+        Raises:
+            ConnectionFailed: that is so for all of them.
+        """
+        self._settle_only(deliveries, lambda tag, multiple: self._channel.basic_ack(tag, multiple=multiple))
+
+    def reject_only(self, deliveries: Sequence[Delivery]) -> None:
+        """Hand these and no others to the queue's dead letters; otherwise like `ack_only`."""
+        self._settle_only(
+            deliveries, lambda tag, multiple: self._channel.basic_nack(tag, multiple=multiple, requeue=False)
+        )
+
     def close(self) -> None:
         """End the connection; what is held and not acknowledged goes back to the queue."""
         with self._changed:
@@ -275,15 +290,25 @@ class Consumer:
     def _settle(self, last: Delivery, say: Callable[[int], None]) -> None:
         with self._changed:
             lost = last.epoch != self._epoch
-            if lost:
-                self._given = {key: None for key in self._given if key[0] == self._epoch}
         if lost:
-            raise ConnectionFailed(
-                f"The connection to RabbitMQ at {self.broker.server} was lost before messages of queue "
-                f"'{self.queue}' were acknowledged.",
-                fix="read again: the server gives them once more, marked as redelivered",
-            )
+            raise self._lost()
         self._in_thread(lambda: self._settle_here(last, say))
+
+    def _settle_only(self, deliveries: Sequence[Delivery], say: Callable[[int, bool], None]) -> None:
+        settled: list[int] = []
+        if deliveries:
+            self._in_thread(lambda: settled.extend(self._settle_only_here(deliveries, say)))
+            if not settled:
+                raise self._lost()
+
+    def _lost(self) -> ConnectionFailed:
+        with self._changed:
+            self._given = {key: None for key in self._given if key[0] == self._epoch}
+        return ConnectionFailed(
+            f"The connection to RabbitMQ at {self.broker.server} was lost before messages of queue "
+            f"'{self.queue}' were acknowledged.",
+            fix="read again: the server gives them once more, marked as redelivered",
+        )
 
     def _settle_here(self, last: Delivery, say: Callable[[int], None]) -> None:
         say(last.tag)
@@ -293,6 +318,23 @@ class Consumer:
                 self._credit_left += self._held.pop(key) == self._request  # the server counts so too, and sends more
                 self._given.pop(key, None)
         self._ask()
+
+    def _settle_only_here(self, deliveries: Sequence[Delivery], say: Callable[[int, bool], None]) -> list[int]:
+        """Settle some of what is held, with few words: as far as nothing else is held before, with one for all."""
+        with self._changed:
+            asked = {(delivery.epoch, delivery.tag) for delivery in deliveries}
+            keys = [key for key in self._held if key in asked]
+            first = list(takewhile(asked.__contains__, self._held))
+        if first:
+            say(first[-1][1], True)
+        for _, tag in keys[len(first) :]:
+            say(tag, False)
+        with self._changed:
+            for key in keys:
+                self._credit_left += self._held.pop(key) == self._request
+                self._given.pop(key, None)
+        self._ask()
+        return [tag for _, tag in keys]
 
     def _ask_soon(self) -> None:
         if self._open_tag is not None and self._credit_left > 0:

@@ -158,6 +158,9 @@ class SqliteDialect(Dialect):
     def is_distinct(self, left: str, right: str, column_type: ColumnType) -> str:
         return f"{left} IS NOT {right}"
 
+    def is_same(self, left: str, right: str, column_type: ColumnType) -> str:
+        return f"{left} IS {right}"
+
     def row_hash(self, expressions: Sequence[tuple[str, ColumnType]]) -> str:
         return f"ematix_sha256({', '.join(expression for expression, _ in expressions)})"
 

@@ -112,6 +112,24 @@ def _resolved(wanted: str | Connection, where: str | None) -> ResolvedConnection
     return ResolvedConnection(_built(wanted, said, place), origin, place, found.trace)
 
 
+def connection_kind(wanted: str | Connection) -> str | None:
+    """The kind of a connection, found as `resolve` finds it, without filling in anything else: no secret is asked for.
+
+    None when nobody knows the name, and for a URL, which is always that of a database.
+
+    Raises:
+        MissingSecret: (a KeyError) The kind itself is a reference that cannot be filled in.
+        InvalidConfig: (a ValueError) One of the files cannot be read.
+    """
+    if isinstance(wanted, Connection):
+        if registry.current().connection(wanted.name) is not wanted:
+            return wanted.kind
+        wanted = wanted.name
+    found = _search(wanted).definition
+    kind = _said_kind(found[2]) if found is not None else None
+    return expand_field(kind) if kind is not None else None
+
+
 def resolve_dsn(name: str = DEFAULT_NAME) -> str:
     """The URL behind a name, with its password: for drivers, never for people.
 

@@ -8,9 +8,9 @@ often a batch is done again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 from uuid import UUID, uuid5
 
 from ematix_flow.declare.columns import BigInt, Bytes, ColumnType, String, Text
@@ -276,8 +276,29 @@ class TakesDeadLetters(Protocol):
         """For people."""
         ...
 
+    def begin(self, batch: StreamBatch) -> None:
+        """A batch of which no target has anything is worked on, for the first time or again."""
+        ...
+
     def write(self, letters: DataFrame, batch: StreamBatch) -> None:
         """Keep the letters of a batch, durably and once. `letters` has the columns of `COLUMNS`."""
+        ...
+
+
+@runtime_checkable
+class RejectsMessages(Protocol):
+    """A source whose broker has a place of its own for messages that nobody can use."""
+
+    def check_rejects(self, query: str) -> None:
+        """Refuse a source whose broker is seen to have no such place set up; asked when a stream starts."""
+        ...
+
+    def reject(self, query: str, offsets: Iterable[int]) -> None:
+        """Note messages by their `_offset`, durably; the broker is told when their batch is applied."""
+        ...
+
+    def forget_rejects(self, query: str) -> bool:
+        """Take back what was noted for messages that are not applied yet; whether there was anything."""
         ...
 
 

@@ -35,6 +35,9 @@ EVENT_TIME = "_event_ts"
 HIDDEN_COLUMNS = (*MESSAGE_COLUMNS, EVENT_TIME)
 """What every row of a broker has beside its payload. Nobody gets them who does not name them."""
 
+RETRACTED = "__flow_retracted"
+"""In a batch that takes rows back which its targets have: 1 for those, 0 for rows to write. Other batches lack it."""
+
 Delivery = Literal["at_least_once", "exactly_once"]
 Positions = Mapping[str, Any]
 """Where a batch ends, by source: the source's own words, ready for JSON."""
@@ -154,6 +157,11 @@ class TakesBatches(Protocol):
         """Whether rows are all there before they count, so that they can be looked at in between."""
         ...
 
+    @property
+    def shows_whole_batches(self) -> bool:
+        """Whether nothing of a batch is ever seen that broke off on the way."""
+        ...
+
     def holds(self, batch: StreamBatch) -> bool:
         """Whether the target has the batch already; `StateIncompatible` when it has another under its name."""
         ...
@@ -196,6 +204,9 @@ class StreamCounters:
     late_rows: int = 0
     remembered_rows: int = 0
     remembered_bytes: int = 0
+    open_windows: int = 0
+    oldest_event_us: int | None = None
+    """The oldest event time of which something is remembered, in a stream with windows or joins."""
     late_policy: str = "drop"
     event_mark_us: int | None = None
     """How far event time has come, in a stream with windows or joins."""
@@ -213,10 +224,11 @@ class StreamCounters:
             for name, number in numbers.items():
                 setattr(self, name, getattr(self, name) + number)
 
-    def remembers(self, *, rows: int, size: int, mark_us: int | None) -> None:
-        """What a stream with windows or joins remembers now, in rows and bytes, and how far event time is."""
+    def remembers(self, *, rows: int, size: int, mark_us: int | None, oldest_us: int | None, windows: int) -> None:
+        """What windows or a join remember now: rows, bytes, windows, since when; how far event time is."""
         with self.lock:
             self.remembered_rows, self.remembered_bytes, self.event_mark_us = rows, size, mark_us
+            self.open_windows, self.oldest_event_us = windows, oldest_us
 
     def batch_done(self, positions: Positions, seconds: float) -> None:
         """Every target holds a batch; say where it ends and how long it took."""

@@ -9,7 +9,6 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any, Literal
 
-from ematix_flow.declare import registry
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.registry import SourceLocation
 from ematix_flow.declare.schedule import Orchestration, orchestration
@@ -27,8 +26,6 @@ OnDrift = Literal["evolve", "warn", "error"]
 DEFAULT_CONNECTION = "default"
 _FORCED_PATHS: dict[str, Engine] = {"same_db": "pushdown", "cross_db": "spark"}
 _ENGINES = ("auto", "pushdown", "spark", "native")
-_WITHOUT_BOOKS = ("rabbitmq", "pubsub", "kinesis")
-"""What has been sent there cannot be found again, so a second run would send it twice."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +76,6 @@ class PipelineSpec(Orchestration):
     def calls_python(self) -> bool:
         """Whether its SQL may call functions in Python, which Spark alone can."""
         return bool(self.udfs or self.aggregate_udfs)
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether a run that was cut off may be started again without asking anybody.
-
-        Every mode is, on targets that know which logical runs they hold: there, a run is applied once however often it
-        is started.
-        """
-        if self.idempotent is not None:
-            return self.idempotent
-        return all(_kind(target.connection) not in _WITHOUT_BOOKS for target in self.targets)
 
     def history_name(self, target: TargetSpec) -> str:
         """The name under which watermark and history of one target are kept."""
@@ -365,8 +351,3 @@ def _connection_ref(option: str, written: Any) -> ConnectionRef | None:
     if written is None or isinstance(written, str | Connection):
         return written
     raise WrongDeclarationType(f"{option}= takes a connection or its name, not {written!r}.")
-
-
-def _kind(connection: ConnectionRef) -> str | None:
-    known = registry.current().connection(connection) if isinstance(connection, str) else connection
-    return known.kind if known is not None else None

@@ -63,11 +63,6 @@ class Orchestration:
     priority: int = 0
     concurrency_group: str | None = None
 
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether a run that was cut off may be started again without asking anybody."""
-        return bool(self.idempotent)
-
 
 ORCHESTRATION_OPTIONS = tuple(option.name for option in fields(Orchestration))
 _CHOICES = {

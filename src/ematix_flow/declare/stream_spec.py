@@ -20,7 +20,7 @@ StreamDialect = Literal["datafusion", "spark", "duckdb", "postgres"]
 StreamEngine = Literal["auto", "distributed"]
 TransformOnError = Literal["fail", "drop", "dlq"]
 Delivery = Literal["auto", "at_least_once", "exactly_once"]
-DlqStore = Literal["auto", "topic", "table"]
+DlqStore = Literal["auto", "topic", "table", "broker"]
 OnGap = Literal["fail", "continue"]
 
 CLUSTER_ANSWER = (
@@ -28,6 +28,9 @@ CLUSTER_ANSWER = (
     "TLS is a setting of that cluster"
 )
 """How the same is done that `peers`, their TLS and worker processes did."""
+
+_WITH_BROKER_LETTERS = ("rabbitmq", "pubsub")
+"""Kinds of sources that can be told of a message that nobody can use it."""
 
 _DIALECT_NAMES = {"postgresql": "postgres", "pyspark": "spark"}
 _ENGINE_NAMES = {"datafusion": "auto", "spark": "auto"}
@@ -256,12 +259,36 @@ class StreamSpec:
                 self._refuse(
                     f"dlq_store='topic' needs a kafka source, and the first one is {first.kind}", "dlq_store='table'"
                 )
+        if self.dlq_store == "broker":
+            self._check_broker_letters()
         if self.dead_letter_topic is not None and self.dead_letter_topic in [s.query for s in self.sources]:
             self._refuse(
                 f"dead_letter_topic='{self.dead_letter_topic}' is a source of the stream, which would read its own "
                 "failures",
                 "choose another topic",
             )
+
+    def _check_broker_letters(self) -> None:
+        for source in self.sources:
+            kind = source.connection.kind if isinstance(source.connection, Connection) else None
+            if kind is not None and kind not in _WITH_BROKER_LETTERS:
+                self._refuse(
+                    f"dlq_store='broker' needs sources of kind {' or '.join(_WITH_BROKER_LETTERS)}, and "
+                    f"'{source.query}' is {kind}, which has no dead letters of its own",
+                    "dlq_store='table'",
+                )
+        if self.dead_letter_topic is not None:
+            self._refuse(
+                "dlq_store='broker' cannot go with dead_letter_topic=",
+                "the broker's own settings say where its dead letters go",
+            )
+        for option in ("window", "join"):
+            if getattr(getattr(self, option), "late_data", None) == "dlq":
+                self._refuse(
+                    f"dlq_store='broker' cannot go with {option}= and late_data='dlq': a broker may give a message "
+                    "again, and it would count again",
+                    "dlq_store='table'",
+                )
 
     def _check_engine(self) -> None:
         if self.peers or self.tls:

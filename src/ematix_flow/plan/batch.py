@@ -22,7 +22,8 @@ from ematix_flow.contracts.plans import (
     WatermarkRule,
 )
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
-from ematix_flow.declare.columns import ColumnType
+from ematix_flow.contracts.streams import RETRACTED
+from ematix_flow.declare.columns import ColumnType, SmallInt
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.table import ColumnSpec
@@ -39,6 +40,7 @@ from ematix_flow.plan.route import choose_route
 from ematix_flow.plan.strategies import Load, landed_profile, mode_checks, mode_statements
 
 _WATERMARK = re.compile(r"\$watermark\b")
+_RETRACTED = ColumnSpec(RETRACTED, SmallInt(), nullable=False)
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,15 @@ def plan_load(
     *,
     stamp: Stamp,
     stored_mark: tuple[str, str] | None,
+    retracts: bool = False,
+    null_keys: tuple[str, ...] = (),
 ) -> BatchPlan:
     """Decide everything about one target's load.
 
     Args:
         stored_mark: the target's watermark as (column, text); a mark of another column is ignored.
+        retracts: whether the rows of a merge say in `RETRACTED` which of them are to go.
+        null_keys: columns of a merge's key in which NULL is a value like any other; never all of them.
     """
     if target.mode not in sink.modes:
         raise UnsupportedMode(
@@ -95,8 +101,9 @@ def plan_load(
     ddl = _ddl(spec, target, sink)
     columns = tuple(c for c in target.table.columns if c.name not in ddl.missing_columns)
     query = _with_mark(source, watermark)
-    _require_columns(target, columns, source)
-    projection = _Projection(target, columns, source, query)
+    landed = (*columns, _RETRACTED) if retracts else columns
+    _require_columns(target, landed, source)
+    projection = _Projection(target, landed, source, query)
     landing, obstacles = _pushed_down(spec, projection, sink, watermark)
     ends = ((source.kind, source.file_format), (sink.kind, sink.file_format))
     against = [*against_native(*ends), *against_native_target(sink.kind, target, ddl)]
@@ -110,7 +117,8 @@ def plan_load(
     lane = Lane()
     changes: ChangeSet | None = None
     if sink.dialect is not None:
-        load = Load(sink.dialect, target, sink.table, columns, stamp)
+        flag = _RETRACTED.name if retracts else None
+        load = Load(sink.dialect, target, sink.table, columns, stamp, retracts=flag, null_keys=null_keys)
         profile, checks = landed_profile(load, watermark), mode_checks(load)
         statements = mode_statements(load)
         changes = change_set(load) if sink.dialect.commits_each_statement else None
@@ -119,7 +127,7 @@ def plan_load(
         pipeline=spec.history_name(target),
         target=target,
         table=sink.table,
-        columns=columns,
+        columns=landed,
         route=route,
         ddl=ddl,
         landing_sql=landing if route.engine == "pushdown" else None,

@@ -75,9 +75,13 @@ def _merge(load: Load) -> ChangeSet:
     dialect, target = load.dialect, load.target
     keys, _ = target.resolved_keys()
     match = load.keys_match("t", "s", keys)
-    is_new = f"t.{dialect.quote(keys[0])} IS NULL"  # keys are never NULL, so no row was found
+    certain = next(key for key in keys if key not in load.null_keys)
+    is_new = f"t.{dialect.quote(certain)} IS NULL"  # it is never NULL in a row, so none was found
     changed = changed_condition(load)
     wanted = is_new if changed is None else f"{is_new} OR ({changed})"
+    written, goes = load.is_retracted(0), load.is_retracted(1)
+    if written is not None:
+        wanted = f"({wanted}) AND {written}"
     # A lake table may hold a key twice, and both rows are to be updated by one change, which counts for each.
     action = f"CASE WHEN {is_new} THEN 'insert' ELSE 'correct' END"
     counts = flags(inserted=f"sum({one_if(is_new)})", updated=f"sum({one_if(f'NOT ({is_new})')})")
@@ -87,14 +91,20 @@ def _merge(load: Load) -> ChangeSet:
         f"FROM {load.landed_sql} AS s LEFT JOIN ({stored_of_landed_keys(load, keys)}) AS t ON {match} WHERE {wanted} "
         f"GROUP BY {columns}, {action}"
     )
+    gone = ", ".join(f"t.{dialect.quote(n)}" if n in keys else "NULL" for n in load.names)
     if target.handle_deletes == "hard":
-        gone = ", ".join(f"t.{dialect.quote(n)}" if n in keys else "NULL" for n in load.names)
         query += (
             f" UNION ALL SELECT {gone}, 'delete', {flags(deleted='1')} FROM {load.stored_sql} AS t "
             f"WHERE NOT EXISTS (SELECT 1 FROM {load.landed_sql} AS s WHERE {match})"
         )
+    if goes is not None:
+        query += (
+            f" UNION ALL SELECT DISTINCT {gone}, 'delete', {flags(deleted='1')} "
+            f"FROM {load.landed_sql} AS s JOIN {load.stored_sql} AS t ON {match} WHERE {goes}"
+        )
     stamped = load.stamp_values()
-    clauses = [MergeClause("delete", "delete")] if target.handle_deletes == "hard" else []
+    deletes = target.handle_deletes == "hard" or goes is not None
+    clauses = [MergeClause("delete", "delete")] if deletes else []
     if changed is not None:
         clauses.append(MergeClause("update", None, (*written_columns(load), *(name for name, _ in stamped))))
     inserted = [(name, f"s.{dialect.quote(name)}") for name in load.names] + stamped
@@ -237,7 +247,7 @@ def one_statement(
         apply=merge([*clauses, insert]),
         alter=merge(clauses) if clauses else None,
         insert=insert_rows(load, inserted, changes, why="insert the new rows"),
-        fill=None if load.target.is_versioned else insert_all(load),
+        fill=None if load.target.is_versioned or load.retracts else insert_all(load),
     )
 
 

@@ -18,6 +18,8 @@ def choose_lane(
     watermark: WatermarkRule | None,
 ) -> Lane:
     """How the landed rows of this load reach the target."""
+    if load.retracts is not None:
+        return Lane(reason="some of the rows are taken back")
     if load.target.mode == "truncate" or (ddl.action == "create" and not load.target.is_versioned):
         against = _against_swapping(load, live, ddl, route)
         if against is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from ematix_flow.contracts.dialect import LANDED, Dialect
 from ematix_flow.contracts.plans import Check, Profile, Stamp, Statement, WatermarkRule
@@ -20,7 +21,9 @@ class Load:
     """What a mode needs to know to write its statements. `columns` are the declared ones that the live table has.
 
     `stored_as` is the relation of the run's own that takes the stored rows' place. Of a change feed, `event_at` is the
-    landed column of a change's time, and `closes` the condition under which a landed row ends a version.
+    landed column of a change's time, and `closes` the condition under which a landed row ends a version. Of a merge,
+    `retracts` is the landed column that has 1 where the row of a key is to go, and 0 elsewhere, and `null_keys` are the
+    columns of the key in which NULL is a value like any other.
     """
 
     dialect: Dialect
@@ -31,6 +34,8 @@ class Load:
     stored_as: str | None = None
     event_at: str | None = None
     closes: str | None = None
+    retracts: str | None = None
+    null_keys: tuple[str, ...] = ()
 
     @property
     def table_sql(self) -> str:
@@ -59,6 +64,10 @@ class Load:
         """The run's one instant."""
         return self.dialect.literal(self.stamp.now, TimestampTZ())
 
+    def is_retracted(self, flag: Literal[0, 1]) -> str | None:
+        """Whether the row of a key goes (1) or is written (0), said of the alias `s`; None when none ever goes."""
+        return None if self.retracts is None else f"s.{self.dialect.quote(self.retracts)} = {flag}"
+
     def stamp_values(self) -> list[tuple[str, str]]:
         """Stamp columns and the SQL of what goes into them."""
         values = {"_loaded_at": self.now_sql, "_batch_id": self.dialect.literal(self.stamp.run_id, UUID())}
@@ -67,7 +76,12 @@ class Load:
     def keys_match(self, left: str, right: str, keys: tuple[str, ...]) -> str:
         """Equality of the keys of two aliases."""
         quote = self.dialect.quote
-        return " AND ".join(f"{left}.{quote(key)} = {right}.{quote(key)}" for key in keys)
+        parts = []
+        for key in keys:
+            one, other = f"{left}.{quote(key)}", f"{right}.{quote(key)}"
+            kind = self.target.table.column(key).type if key in self.null_keys else None
+            parts.append(f"{one} = {other}" if kind is None else self.dialect.is_same(one, other, kind))
+        return " AND ".join(parts)
 
     def differs(self, left: str, right: str, names: tuple[str, ...]) -> str:
         """True when any of the columns differs between two aliases, NULL counted as a value; false for no columns."""
@@ -108,8 +122,9 @@ def mode_checks(load: Load) -> tuple[Check, ...]:
         return ()
     keys, _ = load.target.resolved_keys()
     quoted = load.dialect.columns(keys)
-    missing = " OR ".join(f"{load.dialect.quote(key)} IS NULL" for key in keys)
-    null_key = Check("null_key", f"SELECT count(*) FROM {load.landed_sql} WHERE {missing}", keys)
+    certain = tuple(key for key in keys if key not in load.null_keys)
+    missing = " OR ".join(f"{load.dialect.quote(key)} IS NULL" for key in certain)
+    null_key = Check("null_key", f"SELECT count(*) FROM {load.landed_sql} WHERE {missing}", certain)
     if load.target.event_timestamp_column is not None:
         from ematix_flow.plan.history import event_checks
 
@@ -206,18 +221,30 @@ def _merge(load: Load) -> tuple[Statement, ...]:
                 why="delete the keys that the source no longer has",
             )
         )
+    goes, written = load.is_retracted(1), load.is_retracted(0)
+    if goes is not None:
+        statements.append(
+            Statement(
+                load.dialect.delete_matching(load.table_sql, load.landed_sql, f"{match} AND {goes}"),
+                counts="deleted",
+                why="delete the rows that are taken back",
+            )
+        )
+    only_written = "" if written is None else f" AND {written}"
     changed = changed_condition(load)
     if changed is not None:
         quote = load.dialect.quote
         changes = [(name, f"s.{quote(name)}") for name in written_columns(load)] + load.stamp_values()
         statements.append(
             Statement(
-                load.dialect.update_from(load.table_sql, load.landed_sql, changes, f"{match} AND {changed}"),
+                load.dialect.update_from(
+                    load.table_sql, load.landed_sql, changes, f"{match} AND {changed}{only_written}"
+                ),
                 counts="updated",
                 why="update the rows whose compared columns differ",
             )
         )
     insert = insert_all(load)
-    fresh = f"{insert.sql} WHERE NOT EXISTS (SELECT 1 FROM {load.table_sql} AS t WHERE {match})"
+    fresh = f"{insert.sql} WHERE NOT EXISTS (SELECT 1 FROM {load.table_sql} AS t WHERE {match}){only_written}"
     statements.append(Statement(fresh, counts="inserted", why="insert the keys that are new"))
     return tuple(statements)

@@ -74,6 +74,10 @@ class ChangeTarget(StreamTarget):
         self._told: set[str] = set()
 
     @property
+    def shows_whole_batches(self) -> bool:
+        return False  # the events of a batch are looked at more than once
+
+    @property
     def keeps_history(self) -> bool:
         """Whether every change becomes a version."""
         return self.target.mode == "scd2"

@@ -1,12 +1,14 @@
 """Where the dead letters of a stream are kept, and how a running stream brings new ones there.
 
 A topic beside the source when one is named and the source is Kafka; else the table `ematix_dlq_records`, in the
-database of `state_store=`, or in a SQLite file beside the checkpoint.
+database of `state_store=`, or in a SQLite file beside the checkpoint. With `dlq_store="broker"` none are kept: their
+messages are rejected, and go where the broker sends such.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.catalog import open_backend
 from ematix_flow.backends.dead_letters_kafka import KafkaDeadLetters
@@ -15,13 +17,19 @@ from ematix_flow.backends.kafka_client import cluster_of
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.config.resolve import resolve
 from ematix_flow.config.secrets import expand_field
-from ematix_flow.contracts.dead_letters import COLUMNS, TABLE, KeepsDeadLetters, TakesDeadLetters
+from ematix_flow.contracts.dead_letters import (
+    COLUMNS,
+    TABLE,
+    KeepsDeadLetters,
+    RejectsMessages,
+    TakesDeadLetters,
+)
 from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.connection import Connection, KafkaConnection, PostgresConnection, SQLiteConnection
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.declare.table import TableSpec
 from ematix_flow.declare.target import Target, TargetSpec
-from ematix_flow.errors import InvalidDeclaration
+from ematix_flow.errors import BadMessages, InvalidDeclaration, UnsupportedBackend, counted
 from ematix_flow.run.loads import new_run_id
 from ematix_flow.run.stream_targets import StreamTarget
 
@@ -43,8 +51,14 @@ def letter_keeper(spec: StreamSpec, folder: CheckpointFolder) -> KeepsDeadLetter
     """The letters of a stream, for those who look at them. Every connection of the spec is an instance.
 
     Raises:
-        InvalidDeclaration: they are to be in a topic, and cannot.
+        InvalidDeclaration: they are to be in a topic, and cannot; or the broker has them.
     """
+    if spec.dlq_store == "broker":
+        raise InvalidDeclaration(
+            f"Stream '{spec.name}' leaves its dead letters to the broker (dlq_store='broker'), and they are not here.",
+            where=str(spec.where),
+            fix="read them where the queue or subscription sends them; to replay one, send it to the source again",
+        )
     table = table_letters(spec, folder)
     topic = _topic(spec)
     return (
@@ -52,16 +66,42 @@ def letter_keeper(spec: StreamSpec, folder: CheckpointFolder) -> KeepsDeadLetter
     )
 
 
-def letter_box(spec: StreamSpec, folder: CheckpointFolder) -> LetterBox | KafkaDeadLetters | None:
-    """Where a running stream puts its letters; None when it keeps none."""
+def letter_box(
+    spec: StreamSpec,
+    folder: CheckpointFolder,
+    sources: Mapping[str, Any],
+    noted: Callable[[StreamBatch], None] = lambda batch: None,
+) -> LetterBox | KafkaDeadLetters | BrokerLetters | None:
+    """Where a running stream puts its letters; None when it keeps none.
+
+    Args:
+        sources: The backends of its sources, by query.
+        noted: Told when files beside the checkpoint say something new of a batch.
+    """
     if not keeps_letters(spec):
         return None
+    if spec.dlq_store == "broker":
+        return BrokerLetters(rejecting(spec, sources), noted)
     keeper = letter_keeper(spec, folder)
     if isinstance(keeper, KafkaDeadLetters):
         keeper.check()
         return keeper
     assert isinstance(keeper, SqlDeadLetters)
     return LetterBox(spec, keeper)
+
+
+def rejecting(spec: StreamSpec, sources: Mapping[str, Any]) -> dict[str, RejectsMessages]:
+    """The sources of a stream, by query, each of which can reject a message.
+
+    Raises:
+        UnsupportedBackend: one cannot.
+    """
+    for query, backend in sources.items():
+        if not isinstance(backend, RejectsMessages):
+            raise UnsupportedBackend(
+                f"Stream '{spec.name}': source '{query}' has no dead letters of its own.", fix="dlq_store='table'"
+            )
+    return dict(sources)
 
 
 def table_letters(spec: StreamSpec, folder: CheckpointFolder) -> SqlDeadLetters:
@@ -107,6 +147,9 @@ class LetterBox(TakesDeadLetters):
         """For people."""
         return self._keeper.label
 
+    def begin(self, batch: StreamBatch) -> None:
+        """Letters that are there already are known by their ids."""
+
     def write(self, letters: DataFrame, batch: StreamBatch) -> None:
         """Keep the letters of a batch. Ids that are there stay as they are, so doing it again changes nothing."""
         if self._target is None:
@@ -125,6 +168,38 @@ class LetterBox(TakesDeadLetters):
         if self._target is not None:
             self._target.close()
             self._target = None
+
+
+class BrokerLetters(TakesDeadLetters):
+    """The dead letters of the brokers themselves: messages are noted, and rejected when their batch is applied."""
+
+    label = "the broker"
+
+    def __init__(self, sources: Mapping[str, RejectsMessages], noted: Callable[[StreamBatch], None]) -> None:
+        self._sources, self._noted = sources, noted
+
+    def begin(self, batch: StreamBatch) -> None:
+        """What was noted when the batch was tried before counts no longer: a message may fit by now."""
+        forgotten = [backend.forget_rejects(query) for query, backend in self._sources.items()]
+        if any(forgotten):
+            self._noted(batch)
+
+    def write(self, letters: DataFrame, batch: StreamBatch) -> None:
+        """Note the messages; nothing but their offsets comes to the driver."""
+        from pyspark.sql import functions as F
+
+        offset = F.get_json_object("offset_bytes", "$.offset").cast("bigint")
+        by_source = letters.groupBy("source_id").agg(
+            F.collect_set(offset).alias("offsets"), F.count(F.when(offset.isNull(), True)).alias("unplaced")
+        )
+        for source, offsets, unplaced in by_source.collect():
+            if unplaced:  # acknowledged as if it were good, it would be gone
+                raise BadMessages(f"{counted(unplaced, 'message')} of '{source}' cannot be rejected: it has no offset.")
+            self._sources[source].reject(source, offsets)
+        self._noted(batch)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class _LetterTarget(StreamTarget):

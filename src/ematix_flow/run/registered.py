@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any, Literal, TypeVar
 
 from ematix_flow.config.handles import ConnectionHandle
+from ematix_flow.config.resolve import connection_kind
 from ematix_flow.declare import registry
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.dependencies import refuse_cycle
@@ -19,7 +20,7 @@ from ematix_flow.declare.table import table_spec
 from ematix_flow.declare.target import TargetSpec, check_target
 from ematix_flow.declare.trigger import TriggerOp
 from ematix_flow.declare.workflow import Workflow, jobs_by_workflow
-from ematix_flow.errors import UnknownName, WrongDeclarationType, closest, listed
+from ematix_flow.errors import FlowError, UnknownName, WrongDeclarationType, closest, listed
 from ematix_flow.plan import cron
 from ematix_flow.plan.due import DueRule
 from ematix_flow.plan.graph import Graph
@@ -27,6 +28,9 @@ from ematix_flow.run import preview as looking, runner
 from ematix_flow.run.preview_result import PreviewResult, ValidateResult
 
 _Function = TypeVar("_Function", bound=Callable[[], Any])
+
+_WITHOUT_BOOKS = ("rabbitmq", "pubsub", "kinesis")
+"""Kinds of targets where what has been sent cannot be found again, so that a second run would send it twice."""
 
 
 @dataclass(frozen=True)
@@ -300,13 +304,26 @@ def _orchestrated_pipeline(entry: Declared) -> Orchestrated:
         upstreams=declared.depends_on,
         freshness_s=declared.upstream_freshness_secs,
         retry=declared.retry,
-        is_repeatable=declared.is_repeatable,
+        is_repeatable=_is_repeatable(declared),
         priority=declared.priority,
         concurrency_group=declared.concurrency_group,
         jobs=(),
         triggered_by=None,
         thing=entry.thing,
     )
+
+
+def _is_repeatable(declared: Orchestration) -> bool:
+    """What its author says; else every load may be repeated into targets that know which logical runs they hold.
+
+    There, a run is applied once however often it is started. Of a bare function nothing is known.
+    """
+    if declared.idempotent is not None or not isinstance(declared, PipelineSpec):
+        return bool(declared.idempotent)
+    try:
+        return not any(connection_kind(target.connection) in _WITHOUT_BOOKS for target in declared.targets)
+    except FlowError:  # where it goes cannot be told; whoever runs it hears why
+        return False
 
 
 def _orchestrated_workflow(entry: Declared, jobs: tuple[str, ...], repeatable: set[str]) -> Orchestrated:

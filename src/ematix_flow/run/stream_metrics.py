@@ -54,6 +54,8 @@ _GAUGES: tuple[tuple[str, str, Callable[[StreamView], float]], ...] = (
     ("rows_written_per_second", "over the last minute", lambda view: view.rows_per_s),
     ("state_rows", "rows that are remembered beyond a batch", lambda view: view.state_rows),
     ("state_bytes", "memory of what is remembered", lambda view: view.state_bytes),
+    ("state_oldest_event_seconds", "its oldest event time; 0 without one", lambda view: view.oldest_event or 0),
+    ("windows_active", "windows and sessions that may still get rows", lambda view: view.open_windows),
     ("watermark_delay_seconds", "how far event time is behind the clock; 0 without event time", lambda v: _delay(v)),
     ("global_watermark_micros", "event time in microseconds; 0 without", lambda view: (view.watermark or 0) * 1e6),
 )

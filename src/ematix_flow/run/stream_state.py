@@ -135,11 +135,12 @@ class StreamState:
 
     def _open_windows(self, memory: StreamMemory, note: Note) -> dict[str, int]:
         window = self.spec.window
-        if window is None or window.kind == "session" or self.folder.is_remote:
+        if window is None or self.folder.is_remote:
             return {}
+        from ematix_flow.spark.session_windows import open_sessions
         from ematix_flow.spark.windows import open_windows
 
-        return open_windows(window, memory, note)
+        return (open_sessions if window.kind == "session" else open_windows)(window, memory, note)
 
     def _positions(self, generation: Generation, number: int | None) -> Any:
         """Where the last planned batch ends: by source, or in Spark's own words when the stream was changed since."""

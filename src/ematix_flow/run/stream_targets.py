@@ -13,13 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.catalog import open_backend
+from ematix_flow.backends.folder import FolderBackend
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.config.resolve import ResolvedConnection, resolve
 from ematix_flow.contracts.backend import Backend, KeepsBooks, Settles, WritesFrames
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, SettleReport, SourceQuery, Stamp
 from ematix_flow.contracts.runtime import SilentObserver
 from ematix_flow.contracts.shapes import TableShape
-from ematix_flow.contracts.streams import HIDDEN_COLUMNS, STREAM, StreamBatch, batch_of
+from ematix_flow.contracts.streams import HIDDEN_COLUMNS, RETRACTED, STREAM, StreamBatch, batch_of
 from ematix_flow.declare.columns import ColumnType, Text
 from ematix_flow.declare.pipeline import PipelineSpec, as_names
 from ematix_flow.declare.stream_spec import StreamSpec
@@ -102,6 +103,11 @@ class StreamTarget:
         """Whether rows are all there before they count, so that they can be looked at in between."""
         return isinstance(self.backend, SqlBackend)
 
+    @property
+    def shows_whole_batches(self) -> bool:
+        """Whether nothing of a batch is ever seen that broke off on the way."""
+        return isinstance(self.backend, FolderBackend)
+
     def open(self) -> None:
         """Take the lease and open the stream's run; afterwards `last` is the batch that the target holds.
 
@@ -156,7 +162,7 @@ class StreamTarget:
         from ematix_flow.spark.batch import shape, write_rows
         from ematix_flow.spark.landing import land_and_settle
 
-        run = self._run_of(batch)
+        run, rows = self._run_of(batch), self._doable(rows)
         plan, stamp = self._plan(rows, run)
         shaped = shape(rows, plan)
         observer = SilentObserver()
@@ -207,7 +213,7 @@ class StreamTarget:
         from ematix_flow.spark.landing import land_and_settle
 
         assert self._run is not None
-        run = replace(self._run, run_id=new_run_id(), opened_as=self._run.run_id)
+        run, rows = replace(self._run, run_id=new_run_id(), opened_as=self._run.run_id), self._doable(rows)
         plan, stamp = self._plan(rows, run)
         shaped, observer = shape(rows, plan), SilentObserver()
         if isinstance(self.backend, Settles):
@@ -216,10 +222,41 @@ class StreamTarget:
             assert isinstance(self.backend, WritesFrames)
             write_rows(shaped, plan, self.backend, run, stamp, observer, True)
 
+    def _doable(self, rows: DataFrame) -> DataFrame:
+        """The rows, without those that ask for something to be taken back, where the target cannot do that."""
+        if RETRACTED not in rows.columns or self._takes_back:
+            return rows
+        from pyspark.sql import functions as F
+
+        return rows.where(F.col(RETRACTED) == 0).drop(RETRACTED)
+
+    @property
+    def _takes_back(self) -> bool:
+        """Whether the row of a session that is none any more can be found by its key, and no other row with it."""
+        window = self.stream.window
+        if window is None or self.mode not in ("merge", "scd1") or not isinstance(self.backend, Settles):
+            return False
+        keys = set(self._merge_keys().values())
+        by_start = {window.window_start_column, *window.group_by}
+        return keys <= {*by_start, window.session_id_column} and (window.session_id_column in keys or by_start <= keys)
+
+    def _merge_keys(self) -> dict[str, str]:
+        """The columns by which rows are merged, and what they are called in the rows."""
+        named = as_names("keys", self.target.keys or self.target.primary_key or self._window_key()) or ()
+        return {name: (self.target.column_map or {}).get(name, name) for name in named}
+
+    def _null_keys(self) -> tuple[str, ...]:
+        """The columns of the key in which NULL is a group like any other, beside one that is never NULL."""
+        groups = self.stream.window.group_by if self.stream.window is not None else ()
+        found = tuple(name for name, given in self._merge_keys().items() if given in groups)
+        return found if self.mode in ("merge", "scd1") and len(found) < len(self._merge_keys()) else ()
+
     def _plan(self, rows: DataFrame, run: OpenedRun) -> tuple[BatchPlan, Stamp]:
         from ematix_flow.spark.types import from_spark_type
 
-        given = {field.name: from_spark_type(field.dataType) for field in rows.schema.fields}
+        retracts = RETRACTED in rows.columns
+        fields = [field for field in rows.schema.fields if field.name != RETRACTED]
+        given = {field.name: from_spark_type(field.dataType) for field in fields}
         table = self.declared or self._of_rows(given)
         spec = self._spec(table)
         self.backend.check_target(spec)
@@ -241,7 +278,16 @@ class StreamTarget:
             live=self._live(),
             file_format=getattr(self.backend, "file_format", None),
         )
-        plan = plan_load(pipeline, spec, SourceSide(SourceQuery(frame=rows)), sink, stamp=stamp, stored_mark=None)
+        plan = plan_load(
+            pipeline,
+            spec,
+            SourceSide(SourceQuery(frame=rows)),
+            sink,
+            stamp=stamp,
+            stored_mark=None,
+            retracts=retracts,
+            null_keys=self._null_keys(),
+        )
         return replace(plan, pipeline=self.name), stamp
 
     def _live(self) -> TableShape | None:

@@ -69,6 +69,7 @@ class StreamView:
         lag: By source; empty where a source cannot tell.
         batch_seconds: Batches by duration, as in `StreamCounters`.
         watermark: In seconds since 1970; None without event time.
+        oldest_event: The oldest event time of which something is remembered, likewise.
     """
 
     pipeline: str
@@ -85,6 +86,8 @@ class StreamView:
     watermark: float | None = None
     state_rows: int = 0
     state_bytes: int = 0
+    open_windows: int = 0
+    oldest_event: float | None = None
     late_policy: str = "drop"
 
     @property
@@ -201,6 +204,8 @@ class StreamWatch:
                 watermark=None if counters.event_mark_us is None else counters.event_mark_us / 1e6,
                 state_rows=counters.remembered_rows,
                 state_bytes=counters.remembered_bytes,
+                open_windows=counters.open_windows,
+                oldest_event=None if counters.oldest_event_us is None else counters.oldest_event_us / 1e6,
                 late_policy=counters.late_policy,
             )
 

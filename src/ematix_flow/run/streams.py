@@ -16,7 +16,7 @@ from ematix_flow.config.secrets import expand_field
 from ematix_flow.config.spark_place import spark_settings
 from ematix_flow.config.stream_ready import check_stream, stream_advice
 from ematix_flow.contracts.backend import Backend
-from ematix_flow.contracts.runtime import RunHistory
+from ematix_flow.contracts.runtime import RunHistory, RunStatus
 from ematix_flow.contracts.streams import EVENT_TIME, Gap, Receives, StreamBatch, StreamCounters, StreamsIn
 from ematix_flow.declare.stream import Lookup
 from ematix_flow.declare.stream_spec import StreamSpec
@@ -30,7 +30,8 @@ from ematix_flow.errors import (
 )
 from ematix_flow.plan.stream import StreamPlan, plan_stream
 from ematix_flow.run.change_targets import stream_target
-from ematix_flow.run.dead_letters import keeps_letters, letter_box
+from ematix_flow.run.dead_letters import keeps_letters, letter_box, rejecting
+from ematix_flow.run.declared_lineage import stream_lineage
 from ematix_flow.run.loads import new_run_id, now
 from ematix_flow.run.places import lend_spark, needing_spark
 from ematix_flow.run.recorder import RunRecorder
@@ -39,6 +40,7 @@ from ematix_flow.run.stream_metrics import served
 from ematix_flow.run.stream_targets import StreamTarget
 from ematix_flow.run.stream_watch import StreamWatch, lag_over
 from ematix_flow.run.supervisor import RestartPolicy, keep_running
+from ematix_flow.watch.stream_lineage import StreamLineage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,8 +53,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_ROWS = 1_000_000
-"""How many messages a batch takes at most when nothing is said: a backlog must not become one endless batch."""
+_MOST_ROWS, _MOST_ROWS_AT_ONCE = 1_000_000, 5_000_000
+"""How many messages a batch takes at most when nothing is said: a backlog must not become one endless batch, which a
+stream that is told to stop would have to finish. One that ends by itself takes larger ones, which cost less."""
 
 
 def run_stream(
@@ -172,17 +175,27 @@ class Stream:
         self._attempt += 1
         name, run_id = self.recorded_as, f"{self.recorded_as}-stream-{now():%Y%m%d%H%M%S}-{new_run_id()[:8]}"
         recorder = RunRecorder(self.history, name, run_id, kind="streaming", attempt=self._attempt)
+        lineage = StreamLineage(name, run_id, partial(stream_lineage, self.spec))
         recorder.start()
+        lineage.started()
+
+        def note(facts: Mapping[str, Any]) -> None:
+            recorder.note(facts)
+            lineage.goes_on(self.counters.rows_written)
+
         try:
-            with self.watch.run_of(self.counters, recorder.note), ExitStack() as held:
+            with self.watch.run_of(self.counters, note), ExitStack() as held:
                 stopped = self._run(told, held)
         except BaseException as exc:
             recorder.finish("failed", error=exc)
+            lineage.finished("failed", self.counters.rows_written, error=exc)
             if isinstance(exc, FlowError):
                 raise exc.at(str(self.spec.where)) from exc.__cause__
             raise
         result = self.result(stopped=stopped)
-        recorder.finish("cancelled" if stopped else "succeeded", result=result)
+        status: RunStatus = "cancelled" if stopped else "succeeded"
+        recorder.finish(status, result=result)
+        lineage.finished(status, self.counters.rows_written)
         return result
 
     def result(self, *, stopped: bool) -> dict[str, Any]:
@@ -206,8 +219,12 @@ class Stream:
         targets = [stream_target(self.spec, target, self.counters) for target in self.spec.targets]
         lend_spark(*backends, *[target.backend for target in targets])
         self._refuse_a_mixture(backends)
-        for source, backend in zip(self.spec.sources, backends, strict=True):
-            backend.check_stream(source.query)
+        by_query = {source.query: backend for source, backend in zip(self.spec.sources, backends, strict=True)}
+        for query, backend in by_query.items():
+            backend.check_stream(query)
+        if self.spec.dlq_store == "broker":
+            for query, rejects in rejecting(self.spec, by_query).items():
+                rejects.check_rejects(query)
         needs = self.folder.needs
         for one in (*(backend.stream_needs for backend in backends), *(target.backend.needs for target in targets)):
             needs = needs | one
@@ -235,7 +252,7 @@ class Stream:
                 for source, backend in zip(self.spec.sources, backends, strict=True)
             }
             backlogs = {target.label: Backlog(self.folder.behind(target.label)) for target in targets}
-            letters = letter_box(self.spec, self.folder)
+            letters = letter_box(self.spec, self.folder, by_query, partial(self._copied, mirror))
             if letters is not None:
                 held.callback(letters.close)
             aside = SetAside(self.spec, self.counters, letters)
@@ -405,7 +422,8 @@ class Stream:
     def _open_source(self, query: str, backend: StreamsIn, start: Any) -> OpenSource:
         from ematix_flow.spark.stream import OpenSource
 
-        return OpenSource(query, backend, start, self.spec.max_batch_rows or _MOST_ROWS, self.spec.on_gap == "continue")
+        most = self.spec.max_batch_rows or (_MOST_ROWS_AT_ONCE if self._once else _MOST_ROWS)
+        return OpenSource(query, backend, start, most, self.spec.on_gap == "continue")
 
     def _refuse_a_mixture(self, backends: list[Any]) -> None:
         """Messages have hidden columns and are decoded, rows are not; one union of both would be neither."""

@@ -1,7 +1,8 @@
 """What happens to one micro-batch: decode, transform, and apply it to every target that does not hold it yet.
 
 A batch for one database goes through in a single pass: while its rows land, bad messages and unknown fields are
-counted, and only then does it count. Any other batch is kept by Spark first, and looked at.
+counted, and only then does it count. So does one for files or a lake table, which show a batch as a whole: there the
+first such message stops it. Any other batch is kept by Spark first, and looked at.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Observation, SparkSession, functions as F
 
 from ematix_flow.backends.transport import quoted
+from ematix_flow.contracts import refusals
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.streams import StreamBatch, StreamCounters, TakesBatches
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.errors import BadMessages, FlowError, counted
 from ematix_flow.spark.backlog import Backlog
 from ematix_flow.spark.batch import explained
-from ematix_flow.spark.payloads import BAD, RAW, Codec, Facts
+from ematix_flow.spark.payloads import BAD, RAW, UNKNOWN, Codec, Facts
 from ematix_flow.spark.poison import blames_rows
 from ematix_flow.spark.set_aside import SetAside
 from ematix_flow.spark.stream import SOURCE_ID, OpenSource
@@ -34,6 +36,9 @@ WIDENINGS = 20
 
 _CAREFUL_BATCHES = 20
 """For how many batches after one with bad rows the next are looked at before they are written."""
+
+
+_SURPRISE, _IS_BAD, _IS_UNKNOWN = "Surprise", "bad", "unknown"
 
 
 class LookAgain(Exception):
@@ -77,6 +82,8 @@ class BatchWork:
         with explained():
             self._catch_up(messages.sparkSession)
             pending = [target for target in self._targets if not self._has(target, batch)]
+            if len(pending) == len(self._targets):  # else what was set aside stays so: one of them goes without it
+                self._aside.begin(batch)
             if pending:
                 self._apply(messages, batch, pending)
         reached("batch-applied")
@@ -116,9 +123,11 @@ class BatchWork:
         self._each(messages, lambda codec, part: codec.prepare(part))
         if all(codec.has_nothing() for codec in self._codecs.values()):
             return
+        if not any(codec.columns for codec in self._codecs.values()) and self._all_bad(messages, batch):
+            return
         # A transform may turn out to need no message at all (`WHERE 1 = 0`), and then nothing is counted on the way.
-        goes_straight = len(self._targets) == 1 and self._transformed is None and pending[0].lands_first
-        single = goes_straight and self._trusts_messages()
+        goes_straight = pending[0].lands_first or pending[0].shows_whole_batches
+        single = goes_straight and len(self._targets) == 1 and self._transformed is None and self._trusts_messages()
         for _ in range(WIDENINGS):
             try:
                 if not single:
@@ -130,6 +139,8 @@ class BatchWork:
                     continue
                 if again.facts.bad and self._aside.is_on:
                     single = self._distrusts_messages()
+                elif again.facts.bad and not pending[0].lands_first:
+                    single = False  # it is known that some are bad, not how many
                 elif again.facts.bad:
                     raise self._bad(again.facts.bad) from None
                 else:  # they cannot be learned: two names that differ only in their case
@@ -139,6 +150,21 @@ class BatchWork:
                     raise
                 single = self._distrusts_messages()
         raise self._restless()
+
+    def _all_bad(self, messages: DataFrame, batch: StreamBatch) -> bool:
+        """Whether a batch of which nothing could be learned holds bad messages only; they are dealt with then."""
+        decoded, facts = self.looked_at(messages)
+        try:
+            if facts.bad < facts.rows:
+                return False
+            if facts.bad and not self._aside.is_on:
+                self._counters.add(errors=1)
+                raise self._bad(facts.bad)
+            self._counters.add(rows_consumed=facts.rows)
+            self._aside.put(self._aside.judged(decoded, [], self.rows), batch)
+            return True
+        finally:
+            decoded.unpersist()
 
     def _trusts_messages(self) -> bool:
         """Whether a batch is first tried in a single pass. Where rows can be set aside, not after one had to be."""
@@ -153,6 +179,8 @@ class BatchWork:
         return BadMessages(f"The messages of '{self._spec.name}' keep changing their fields within one batch.")
 
     def _in_one_pass(self, messages: DataFrame, batch: StreamBatch, target: TakesBatches) -> None:
+        if not target.lands_first:
+            return self._up_to_a_surprise(messages, batch, target)
         seen = Observation()
         decoded = self._decoded(messages).observe(seen, *self._facts)
         facts: list[Facts] = []
@@ -164,6 +192,21 @@ class BatchWork:
 
         report = target.write(self.rows(decoded, target), batch, before_settling=look)
         self._counters.add(rows_consumed=facts[-1].rows if facts else 0, rows_written=report.rows)
+
+    def _up_to_a_surprise(self, messages: DataFrame, batch: StreamBatch, target: TakesBatches) -> None:
+        """Write a batch; a message that is bad, or has unknown fields, fails the job, and nothing of it is there."""
+        is_unknown = F.lit(False) if self._takes_unknown_fields else F.col(UNKNOWN)
+        reason = F.when(F.col(BAD).isNotNull(), _stopping(_IS_BAD)).when(is_unknown, _stopping(_IS_UNKNOWN))
+        # Observed for no one: Spark moves no condition over it, and would work all of them out twice.
+        decoded = self._decoded(messages).observe("messages", F.count(F.lit(1))).withColumn(BAD, reason)
+        try:
+            report = target.write(self.rows(decoded, target), batch)
+        except Exception as exc:
+            surprise = _surprise_in(exc)
+            if surprise is None:
+                raise
+            raise LookAgain(Facts(rows=0, bad=int(surprise == _IS_BAD), is_wider=surprise == _IS_UNKNOWN)) from exc
+        self._counters.add(rows_consumed=report.rows, rows_written=report.rows)
 
     def _kept(self, messages: DataFrame, batch: StreamBatch, pending: Sequence[TakesBatches]) -> None:
         decoded, facts = self.looked_at(messages)
@@ -286,3 +329,15 @@ class BatchWork:
         if wanted not in self._offered:
             self._offered[wanted] = [F.col(quoted(name)) for name in wanted]
         return rows.select(*self._offered[wanted])
+
+
+def _stopping(surprise: str) -> Column:
+    return F.raise_error(F.lit(refusals.refusal(_SURPRISE, surprise))).cast("string")
+
+
+def _surprise_in(exc: BaseException) -> str | None:
+    """Which surprise stopped a batch; None when it was something else."""
+    facts = refusals.facts_in(str(exc)) or {}
+    if facts.get("error") == _SURPRISE:
+        return str(facts["message"])
+    return None if exc.__cause__ is None else _surprise_in(exc.__cause__)

@@ -3,6 +3,9 @@
 A batch makes pieces of sessions out of its rows, and puts them together with the sessions that are open. What is
 remembered is one row per open session, never the rows themselves. Within a batch rows count in the order of their event
 time.
+
+A late row may join two sessions that have been given out, or begin one earlier than it was given out. Targets know a
+session by its first event, so what they have under a first event that is none any more is taken back.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window as Over, functions as F
 
-from ematix_flow.contracts.streams import StreamBatch
+from ematix_flow.contracts.streams import RETRACTED, StreamBatch
 from ematix_flow.declare.stream import Watermark, Window
 from ematix_flow.errors import StateTooLarge
 from ematix_flow.plan.event_time import EventClock
@@ -37,6 +40,9 @@ START, LAST = "__start", "__last"
 
 IS_OUT, HAS_NEW, CUT = "__is_out", "__has_new", "__cut"
 """Whether a session has been given out; whether this batch brought something to it; whether it became too long."""
+
+SHOWN, SHOWN_LAST = "__shown", "__shown_last"
+"""The least and the greatest first event under which targets have something of a session; NULL without one."""
 
 _SESSION, _LEFT_OUT = "__session", "__left_out"
 
@@ -65,41 +71,48 @@ class SessionSteps:
         known = self._known(before, spark)
         fresh = self._memory.rows(spark, pieces).where(F.col(START).isNotNull())
         fresh = self._held_to_size(fresh, known, int(found["pieces"]) + sum(part.rows for part in before.parts))
-        part, comes_out, longest = self._counted(
-            self._memory.write(batch, PARTS, self._together(fresh, known, made)), clock, spark
-        )
-        if longest > self._longest:
+        part, counts = self._counted(self._memory.write(batch, PARTS, self._together(fresh, known, made)), clock, spark)
+        if counts["longest"] > self._longest:
             sessions = self._not_too_long(self._memory.rows(spark, part), known, rows, fresh, made)
-            part, comes_out, _ = self._counted(self._memory.write(batch, PARTS, sessions, "-cut"), clock, spark)
-        note = Note(batch.number, batch.digest, clock, (part,))
+            part, counts = self._counted(self._memory.write(batch, PARTS, sessions, "-cut"), clock, spark)
+        note = Note(batch.number, batch.digest, clock, (part,), open_windows=part.rows)
         self._memory.keep(note)
+        sessions = self._memory.rows(spark, part)
+        finished = self._answered(sessions.where(self._comes_out(clock)), made) if counts["out"] else None
+        if counts["swallowed"]:
+            finished = self._with_retracted(finished, sessions, known, made)
         return Stepped(
-            self._finished(self._memory.rows(spark, part), clock, made) if comes_out else None,
+            finished,
             note,
             late=int(found["late"] or 0),
             unreadable=int(found["unreadable"] or 0),
         )
 
     def _known(self, before: Note, spark: SparkSession) -> DataFrame | None:
-        """The sessions to which rows may still come, and whether they are out."""
+        """The sessions to which rows may still come, whether they are out, and whether they ever were."""
         sessions = self._memory.read(spark, before.of(PARTS))
         if sessions is None:
             return None
         stays = ~F.col(CUT) & ~self._is_past(before.clock, self._budget)
-        return sessions.where(stays).withColumn(IS_OUT, self._is_past(before.clock))
+        is_out = self._is_past(before.clock)
+        # One that was out and goes on since then is not out as it is, and targets have something of it all the same.
+        is_shown = is_out | (F.col(SHOWN) == F.col(START))
+        return sessions.where(stays).withColumns({IS_OUT: is_out, SHOWN: F.when(is_shown, F.col(START))})
 
-    def _counted(self, part: Part, clock: EventClock, spark: SparkSession) -> tuple[Part, bool, int]:
-        """The sessions with how many of them stay; whether any comes out; and how long the longest is."""
+    def _counted(self, part: Part, clock: EventClock, spark: SparkSession) -> tuple[Part, dict[str, int]]:
+        """The sessions with how many of them stay; how many come out or have swallowed others; the longest of them."""
         stays = ~F.col(CUT) & ~self._is_past(clock, self._budget)
         numbers = self._memory.rows(spark, part).agg(
-            F.count(F.when(stays, True)),
-            F.min(F.when(stays, F.col(START))),
-            F.max(F.when(stays, F.col(LAST))),
-            F.count(F.when(self._comes_out(clock), True)),
-            F.max(F.col(LAST) - F.col(START)),
+            F.count(F.when(stays, True)).alias("stay"),
+            F.min(F.when(stays, F.col(START))).alias("low"),
+            F.max(F.when(stays, F.col(LAST))).alias("high"),
+            F.count(F.when(self._comes_out(clock), True)).alias("out"),
+            F.count(F.when(F.col(SHOWN_LAST) > F.col(START), True)).alias("swallowed"),
+            F.max(F.col(LAST) - F.col(START)).alias("longest"),
         )
-        stay, low, high, out, longest = numbers.collect()[0]
-        return replace(part, rows=int(stay), low=low, high=high), bool(out), int(longest or 0)
+        found = numbers.collect()[0]
+        sized = replace(part, rows=int(found["stay"]), low=found["low"], high=found["high"])
+        return sized, {name: int(found[name] or 0) for name in ("out", "swallowed", "longest")}
 
     def _held_to_size(self, fresh: DataFrame, known: DataFrame | None, at_most: int) -> DataFrame:
         """The pieces of a batch, when no more keys are active than may be; else those of keys that may.
@@ -178,16 +191,18 @@ class SessionSteps:
         return self._merged(pieces.withColumn(CUT, F.lit(False)), made)
 
     def _united(self, fresh: DataFrame, known: DataFrame | None, made: Sequence[Accumulator]) -> DataFrame:
-        pieces = fresh.select(*self._columns(made), F.lit(False).alias(IS_OUT), F.lit(True).alias(HAS_NEW))
+        unseen = (F.lit(False).alias(IS_OUT), F.lit(None).cast("bigint").alias(SHOWN))
+        pieces = fresh.select(*self._columns(made), *unseen, F.lit(True).alias(HAS_NEW))
         if known is None:
             return pieces
-        return known.select(*self._columns(made), IS_OUT, F.lit(False).alias(HAS_NEW)).unionByName(pieces)
+        return known.select(*self._columns(made), IS_OUT, SHOWN, F.lit(False).alias(HAS_NEW)).unionByName(pieces)
 
     def _merged(self, pieces: DataFrame, made: Sequence[Accumulator]) -> DataFrame:
         again = [again.alias(name) for one in made for name, again in zip(one.names, one.again, strict=True)]
         ends = (F.min(START).alias(START), F.max(LAST).alias(LAST))
         flags = [F.max(flag).alias(flag) for flag in (IS_OUT, HAS_NEW, CUT)]
-        return pieces.groupBy(*self._keys, _SESSION).agg(*ends, *again, *flags).drop(_SESSION)
+        shown = (F.min(SHOWN).alias(SHOWN), F.max(SHOWN).alias(SHOWN_LAST))
+        return pieces.groupBy(*self._keys, _SESSION).agg(*ends, *again, *flags, *shown).drop(_SESSION)
 
     def _not_too_long(
         self,
@@ -258,12 +273,42 @@ class SessionSteps:
         """A session that became too long, or that event time has come past, unless it is out as it is."""
         return F.col(CUT) | (self._is_past(clock) & (F.col(HAS_NEW) | ~F.col(IS_OUT)))
 
-    def _finished(self, sessions: DataFrame, clock: EventClock, made: Sequence[Accumulator]) -> DataFrame:
+    def _with_retracted(
+        self, finished: DataFrame | None, sessions: DataFrame, known: DataFrame | None, made: Sequence[Accumulator]
+    ) -> DataFrame:
+        """What comes out, and the rows of sessions that have become part of others, as they were known."""
+        assert known is not None
+        shown = known.where(F.col(SHOWN).isNotNull())
+        gone = self._answered(among(shown, sessions, (*self._keys, START), "left_anti"), made)
+        gone = gone.withColumn(RETRACTED, F.lit(1).cast("smallint"))
+        if finished is None:
+            return gone
+        return finished.withColumn(RETRACTED, F.lit(0).cast("smallint")).unionByName(gone)
+
+    def _answered(self, sessions: DataFrame, made: Sequence[Accumulator]) -> DataFrame:
         said = F.to_json(F.struct(*self._keys), {"ignoreNullFields": "false"})
-        return sessions.where(self._comes_out(clock)).select(
+        return sessions.select(
             as_timestamp(F.col(START)).alias(self._window.window_start_column),
             as_timestamp(F.col(LAST) + self._gap).alias(self._window.window_end_column),
             F.xxhash64(said, F.col(START)).bitwiseAND(F.lit((1 << 63) - 1)).alias(self._window.session_id_column),
             *[F.col(key).alias(name) for key, name in zip(self._keys, self._window.group_by, strict=True)],
             *[one.answer.alias(one.alias) for one in made],
         )
+
+
+def open_sessions(window: Window, memory: StreamMemory, note: Note) -> dict[str, int]:
+    """How many sessions may still get rows, and how many keys have one; read without Spark."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    keys = [f"__k{number}" for number in range(len(window.group_by))]
+    tables = [pq.read_table(memory.local_path(part), columns=[LAST, CUT, *keys]) for part in note.of(PARTS)]
+    if not tables:
+        return {"open_windows": 0, "keys": 0}
+    rows, mark = pa.concat_tables(tables, promote_options="permissive"), note.clock.mark_us
+    rows = rows.filter(pc.invert(rows[CUT]))
+    if mark is not None:
+        lasts = 1000 * ((window.gap_ms or 0) + (window.allowed_lateness_ms or 0))
+        rows = rows.filter(pc.greater_equal(rows[LAST], mark - lasts))
+    return {"open_windows": rows.num_rows, "keys": rows.group_by(keys).aggregate([]).num_rows}

@@ -58,6 +58,11 @@ class SetAside:
         """Whether what is set aside can be looked at again."""
         return self._letters is not None
 
+    def begin(self, batch: StreamBatch) -> None:
+        """A batch of which no target has anything is judged from its beginning."""
+        if self._letters is not None:
+            self._letters.begin(batch)
+
     def marked(self, messages: DataFrame, source: OpenSource) -> DataFrame:
         """Messages that carry what a letter needs, should they become one."""
         if not self.is_on:

@@ -189,6 +189,8 @@ class StatefulWork(BatchWork):
             rows=sum(part.rows for part in note.parts),
             size=sum(part.size for part in note.parts),
             mark_us=note.clock.mark_us,
+            oldest_us=min((part.low for part in note.parts if part.low is not None), default=None),
+            windows=note.open_windows or 0,
         )
 
     # ── sources ──────────────────────────────────────────────────────────────────────────────────────────────────────

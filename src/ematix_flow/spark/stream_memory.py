@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession, types as t
 from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.errors import StateIncompatible
 from ematix_flow.plan.event_time import EventClock
+from ematix_flow.plan.window_spans import Span
 from ematix_flow.spark.checkpoints import CheckpointFolder, Generation
 from ematix_flow.spark.expressions import column_of
 
@@ -42,6 +43,7 @@ class Part:
         low: The least of what decides how long they are needed (a window's start, an event time), in microseconds.
         high: The greatest.
         most: For windows, the groups in the largest of them.
+        spans: For windows, which of them it has something of.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Part:
     low: int | None = None
     high: int | None = None
     most: int = 0
+    spans: tuple[Span, ...] = ()
 
     @property
     def columns(self) -> t.StructType:
@@ -66,6 +69,7 @@ class Note:
     Attributes:
         alone_us: For joins, up to which event time rows without a match have come out.
         columns_of: For joins, the columns that each side had last; its rows may all be forgotten.
+        open_windows: How many windows or sessions may still get rows; None for joins.
     """
 
     number: int = -1
@@ -74,6 +78,7 @@ class Note:
     parts: tuple[Part, ...] = ()
     alone_us: int | None = None
     columns_of: Mapping[str, t.StructType] = field(default_factory=dict)
+    open_windows: int | None = None
 
     def of(self, name: str) -> list[Part]:
         """The parts of one name, oldest first."""
@@ -88,6 +93,7 @@ class Note:
                 "parts": [asdict(part) for part in self.parts],
                 "alone_us": self.alone_us,
                 "columns_of": {name: columns.jsonValue() for name, columns in self.columns_of.items()},
+                "open_windows": self.open_windows,
             }
         )
 
@@ -98,9 +104,10 @@ class Note:
             known["number"],
             known["digest"],
             EventClock.from_dict(known["clock"]),
-            tuple(Part(**part) for part in known["parts"]),
+            tuple(Part(**{**part, "spans": tuple(map(tuple, part["spans"]))}) for part in known["parts"]),
             known["alone_us"],
             {name: t.StructType.fromJson(columns) for name, columns in known["columns_of"].items()},
+            known["open_windows"],
         )
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.stream import Watermark, Window
 from ematix_flow.errors import StateTooLarge
+from ematix_flow.plan.window_spans import spans_of, starts_after
 from ematix_flow.spark.accumulators import MICROS, Accumulator, accumulators
 from ematix_flow.spark.event_times import as_timestamp
 from ematix_flow.spark.stream_memory import MOST_PARTS, Note, Part, StreamMemory
@@ -60,7 +62,9 @@ class WindowSteps:
         parts = [part for part in (*before.of(PARTS), added) if self._lives(part, clock.mark_us)]
         if len(parts) > MOST_PARTS or self._could_be_too_large(parts):
             parts = [self._together(parts, batch, clock.mark_us, made, rows.sparkSession)]
-        note = Note(batch.number, batch.digest, clock, tuple(parts))
+        note = Note(
+            batch.number, batch.digest, clock, tuple(parts), open_windows=self._open_windows(parts, clock.mark_us)
+        )
         self._memory.keep(note)
         finished = self._finished(before, added, clock.mark_us, made, rows.sparkSession)
         return Stepped(finished, note, late=int(found["late"] or 0), unreadable=int(found["unreadable"] or 0))
@@ -113,7 +117,7 @@ class WindowSteps:
         keys = [F.when(belongs, group).alias(key) for key, group in zip(self._keys, groups, strict=True)]
         return placed.groupBy(START, *keys).agg(*counted, *parts)
 
-    def _facts(self, part: Part, sources: Sequence[str], spark: SparkSession) -> tuple[Part, dict[str, int | None]]:
+    def _facts(self, part: Part, sources: Sequence[str], spark: SparkSession) -> tuple[Part, dict[str, Any]]:
         """What the part of a batch says of it, without a second look at the batch."""
         latest = [f"__latest{number}" for number in range(len(sources))]
         rows = self._memory.rows(spark, part)
@@ -130,13 +134,18 @@ class WindowSteps:
             *[F.max(name).alias(name) for name in latest],
         )
         facts = found.collect()[0].asDict()
-        return _sized(part, facts), facts
+        return _sized(part, facts, self._hop), facts
 
     # ── from parts to windows ────────────────────────────────────────────────────────────────────────────────────────
 
     def _lives(self, part: Part, mark: int | None) -> bool:
         """Whether rows may still come to a window that the part has something of."""
         return part.high is not None and (mark is None or part.high + self._length + self._budget > mark)
+
+    def _open_windows(self, parts: Sequence[Part], mark: int | None) -> int:
+        """To how many windows rows may still come that have something already."""
+        bound = None if mark is None else mark - self._length - self._budget
+        return starts_after([span for part in parts for span in part.spans], self._hop, bound)
 
     def _merged(self, parts: DataFrame, made: Sequence[Accumulator]) -> DataFrame:
         again = [again.alias(name) for one in made for name, again in zip(one.names, one.again, strict=True)]
@@ -193,7 +202,7 @@ class WindowSteps:
             lives = lives & (F.col(START) + self._length + self._budget > mark)
         whole = self._memory.write(batch, PARTS, self._merged(rows.where(lives), made), "-whole")
         by_window = self._memory.rows(spark, whole).groupBy(START).agg(F.count(START).alias("groups"))
-        return _sized(whole, by_window.agg(*_sizes()).collect()[0].asDict())
+        return _sized(whole, by_window.agg(*_sizes()).collect()[0].asDict(), self._hop)
 
     # ── how much it may be ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -235,7 +244,7 @@ class WindowSteps:
         stay = first_groups(fresh, self._memory.read(spark, parts), (START, *self._keys), (START,), most)
         cut = self._memory.write(batch, PARTS, stay, "-cut")
         by_window = self._memory.rows(spark, cut).groupBy(START).agg(F.count(START).alias("groups"))
-        return _sized(cut, by_window.agg(*_sizes()).collect()[0].asDict())
+        return _sized(cut, by_window.agg(*_sizes()).collect()[0].asDict(), self._hop)
 
 
 def open_windows(window: Window, memory: StreamMemory, note: Note) -> dict[str, int]:
@@ -263,10 +272,16 @@ def _sizes() -> list[Column]:
         F.max("groups").alias("most"),
         F.min(START).alias("low"),
         F.max(START).alias("high"),
+        F.collect_list(START).alias("starts"),
     ]
 
 
-def _sized(part: Part, found: Mapping[str, int | None]) -> Part:
+def _sized(part: Part, found: Mapping[str, Any], hop: int) -> Part:
     return replace(
-        part, rows=int(found["groups"] or 0), most=int(found["most"] or 0), low=found["low"], high=found["high"]
+        part,
+        rows=int(found["groups"] or 0),
+        most=int(found["most"] or 0),
+        low=found["low"],
+        high=found["high"],
+        spans=spans_of(found["starts"], hop),
     )
