@@ -134,16 +134,19 @@ def end(request: pytest.FixtureRequest, tmp_path: Path) -> End:
     return MAKERS[request.param](request.param, request, tmp_path)
 
 
-def test_every_message_is_there_once_after_two_starts(topic: Topic, end: End) -> None:
-    options: dict[str, Any] = {
+def stream(topic: Topic, end: End) -> dict[str, Any]:
+    """All that is there, into the target."""
+    return {
         "name": f"to_{topic.name}",
         "source": topic.connection(),
         "source_query": topic.name,
         "targets": [end.target],
         "once": True,
-        "delivery": "exactly_once",
-        "max_batch_rows": 40,
     }
+
+
+def test_every_message_is_there_once_after_two_starts(topic: Topic, end: End) -> None:
+    options = {**stream(topic, end), "delivery": "exactly_once", "max_batch_rows": 40}
     topic.send({"id": n, "name": f"n{n}"} for n in range(100))
     first = run_streaming_pipeline(**options)
     assert first["total_rows"] == 100
@@ -159,13 +162,7 @@ def test_a_surprise_in_the_middle_of_a_batch_leaves_nothing_half_written(
     kind: str, request: pytest.FixtureRequest, topic: Topic, tmp_path: Path
 ) -> None:
     end = folder(kind, request, tmp_path)
-    options: dict[str, Any] = {
-        "name": f"to_{topic.name}",
-        "source": topic.connection(),
-        "source_query": topic.name,
-        "targets": [end.target],
-        "once": True,
-    }
+    options = stream(topic, end)
     topic.send({"id": n, "name": f"n{n}"} for n in range(50))
     assert run_streaming_pipeline(**options)["total_rows"] == 50
     topic.send({"id": n, "name": f"n{n}"} for n in range(50, 2000))
@@ -183,13 +180,7 @@ def test_a_new_field_in_the_middle_of_a_batch_becomes_a_column(
     kind: str, request: pytest.FixtureRequest, topic: Topic, tmp_path: Path
 ) -> None:
     end = folder(kind, request, tmp_path)
-    options: dict[str, Any] = {
-        "name": f"to_{topic.name}",
-        "source": topic.connection(),
-        "source_query": topic.name,
-        "targets": [end.target],
-        "once": True,
-    }
+    options = stream(topic, end)
     topic.send({"id": n, "name": f"n{n}"} for n in range(50))
     assert run_streaming_pipeline(**options)["total_rows"] == 50
     topic.send({"id": n, "name": f"n{n}"} for n in range(50, 2000))

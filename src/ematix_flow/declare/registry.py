@@ -228,35 +228,37 @@ def current() -> Registry:
     return _current
 
 
+def _put(registry: Registry) -> Registry:
+    """Make it the current one; what was it before comes back."""
+    global _current
+    with _swap_lock:
+        previous, _current = _current, registry
+    return previous
+
+
 @contextmanager
 def isolated() -> Iterator[Registry]:
     """An empty registry for the duration of a test; the previous one comes back afterwards, also after an error.
 
     Every thread of the process sees the swap, so tests that use it must not run in two threads of one process.
     """
-    global _current
-    with _swap_lock:
-        previous, _current = _current, Registry()
-        mine = _current
+    mine = Registry()
+    previous = _put(mine)
     try:
         yield mine
     finally:
-        with _swap_lock:
-            _current = previous
+        _put(previous)
 
 
 @contextmanager
 def replaced() -> Iterator[Registry]:
     """An empty registry that stays when the block ends well; after an error the previous one is back, as it was."""
-    global _current
-    with _swap_lock:
-        previous, _current = _current, Registry()
-        mine = _current
+    mine = Registry()
+    previous = _put(mine)
     try:
         yield mine
     except BaseException:
-        with _swap_lock:
-            _current = previous
+        _put(previous)
         raise
 
 
