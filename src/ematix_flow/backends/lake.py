@@ -284,10 +284,12 @@ class LakeBackend(FolderBackend):
         """Write the rows beside the tables, unless they can go into one as they are.
 
         They cannot when their mark is wanted beforehand, or when a table must change first: it does so only for rows
-        that are known to be good. One that is made for them goes again when they are not.
+        that are known to be good. A table that a stream makes gets its rows as they come, in the few tasks of a batch,
+        and goes again when they are not good; the first rows of a load are packed into as few files as hold them.
         """
         frame = self.storable(frame, plan)
-        only_adds = plan.changes is None and (not plan.ddl.statements or plan.ddl.action == "create")
+        makes_only = plan.ddl.action == "create" and run.batch is not None
+        only_adds = plan.changes is None and (not plan.ddl.statements or makes_only)
         if only_adds and plan.watermark is None and run.logical_run != "dry-run":
             return Landed(LandedRows(frame, None), rows=None)
         from pyspark.sql import functions as F
