@@ -83,6 +83,11 @@ CORE_PROFILE: Mapping[str, str] = {
 }
 LOCAL_PROFILE: Mapping[str, str] = {
     "spark.ui.enabled": "false",
+    # Without pages to show them on, finished jobs need not be remembered: a stream has some in every batch.
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "100",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "100",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.locality.wait": "0",
