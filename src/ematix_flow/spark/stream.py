@@ -222,8 +222,10 @@ class StreamRun:
         if self._query is None:
             return
         self._stopping.set()
-        with self._working, suppress(*_JAVA_IS_GONE):  # then there is nothing left to stop
-            self._await_commit()
+        with suppress(*_JAVA_IS_GONE):  # then there is nothing left to stop
+            with self._working:
+                self._await_commit()
+            # Spark waits for a batch that it has just handed over, which must be able to see that it is not wanted.
             self._query.stop()
 
     def _await_commit(self) -> None:

@@ -1,0 +1,41 @@
+"""Stopping a stream while Spark hands over its next batch: neither waits for the other."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+from ematix_flow.spark.stream import StreamRun, StreamStopped
+
+
+class Handing:
+    """A query that hands over a batch while it is being stopped, and ends when that batch has."""
+
+    isActive = True
+
+    def __init__(self, run: StreamRun) -> None:
+        self._run = run
+        self.raised: list[BaseException] = []
+        self.waited_in_vain = False
+
+    def _hand_over(self) -> None:
+        try:
+            self._run._batch(cast(Any, None), 1)
+        except StreamStopped as exc:
+            self.raised.append(exc)
+
+    def stop(self) -> None:
+        handing = threading.Thread(target=self._hand_over, daemon=True)
+        handing.start()
+        handing.join(10)
+        self.waited_in_vain = handing.is_alive()
+
+
+def test_a_batch_that_comes_while_a_stream_is_stopped_is_turned_away() -> None:
+    nothing = cast(Any, None)
+    run = StreamRun(nothing, "s", [], nothing, nothing, lambda rows, batch: None, idle_pause_ms=1, once=False)
+    query = Handing(run)
+    run._query = cast(Any, query)
+    run.stop()
+    assert not query.waited_in_vain
+    assert len(query.raised) == 1
