@@ -15,7 +15,7 @@ if target == "delta":
 print(
     run_streaming_pipeline(
         name=f"bench_{target}",
-        source=KafkaConnection(name="broker", bootstrap_servers=os.environ["KAFKA"], group_id="bench"),
+        source=KafkaConnection(name="broker", bootstrap_servers=os.environ["KAFKA"], group_id=f"bench-{target}"),
         source_query=topic,
         target=connection,
         target_table=("bench", "events") if target == "delta" else ("public", table),
