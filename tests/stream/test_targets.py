@@ -144,6 +144,15 @@ def stream(topic: Topic, end: End) -> dict[str, Any]:
     }
 
 
+def begun(topic: Topic, end: End) -> dict[str, Any]:
+    """A stream that has written 50 rows, with 1,950 more waiting for it."""
+    options = stream(topic, end)
+    topic.send({"id": n, "name": f"n{n}"} for n in range(50))
+    assert run_streaming_pipeline(**options)["total_rows"] == 50
+    topic.send({"id": n, "name": f"n{n}"} for n in range(50, 2000))
+    return options
+
+
 def test_every_message_is_there_once_after_two_starts(topic: Topic, end: End) -> None:
     options = {**stream(topic, end), "delivery": "exactly_once", "max_batch_rows": 40}
     topic.send({"id": n, "name": f"n{n}"} for n in range(100))
@@ -161,10 +170,7 @@ def test_a_surprise_in_the_middle_of_a_batch_leaves_nothing_half_written(
     kind: str, request: pytest.FixtureRequest, topic: Topic, tmp_path: Path
 ) -> None:
     end = folder(kind, request, tmp_path)
-    options = stream(topic, end)
-    topic.send({"id": n, "name": f"n{n}"} for n in range(50))
-    assert run_streaming_pipeline(**options)["total_rows"] == 50
-    topic.send({"id": n, "name": f"n{n}"} for n in range(50, 2000))
+    options = begun(topic, end)
     topic.send([b"[3]", b"no message"])
     with pytest.raises(BadMessages, match="2 messages of .* cannot be read"):
         run_streaming_pipeline(**options)
@@ -179,10 +185,7 @@ def test_a_new_field_in_the_middle_of_a_batch_becomes_a_column(
     kind: str, request: pytest.FixtureRequest, topic: Topic, tmp_path: Path
 ) -> None:
     end = folder(kind, request, tmp_path)
-    options = stream(topic, end)
-    topic.send({"id": n, "name": f"n{n}"} for n in range(50))
-    assert run_streaming_pipeline(**options)["total_rows"] == 50
-    topic.send({"id": n, "name": f"n{n}"} for n in range(50, 2000))
+    options = begun(topic, end)
     topic.send([{"id": 2000, "name": "n2000", "colour": "red"}])
     assert run_streaming_pipeline(**options)["total_rows"] == 1951
     assert end.rows() == [(n, f"n{n}") for n in range(2001)]
@@ -192,3 +195,15 @@ def test_a_new_field_in_the_middle_of_a_batch_becomes_a_column(
         files = [pq.read_table(file) for file in Path(tmp_path, "lake", "events").glob("*.parquet")]
         found = [colour for rows in files if "colour" in rows.column_names for colour in rows["colour"].to_pylist()]
     assert [colour for colour in found if colour is not None] == ["red"]
+
+
+def test_a_surprise_in_the_first_batch_leaves_no_lake_table(
+    request: pytest.FixtureRequest, topic: Topic, tmp_path: Path
+) -> None:
+    end = folder("delta", request, tmp_path)
+    topic.send([*({"id": n, "name": f"n{n}"} for n in range(50)), b"no message"])
+    with pytest.raises(BadMessages, match="1 message of .* cannot be read"):
+        run_streaming_pipeline(**stream(topic, end))
+    assert not DeltaTable.is_deltatable(str(tmp_path / "lake" / "shop" / "events"))
+    assert run_streaming_pipeline(**stream(topic, end), transform_on_error="drop")["total_rows"] == 50
+    assert end.rows() == [(n, f"n{n}") for n in range(50)]
