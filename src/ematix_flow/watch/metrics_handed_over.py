@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ _PATIENCE_S = 5.0
 _REST_S = 30.0
 
 
-class _HandedOver:
+class _HandedOver(ABC):
     """Counts, and adds it to what is there with every flush. What could not be handed over stays for the next one."""
 
     def __init__(self) -> None:
@@ -79,8 +80,9 @@ class _HandedOver:
         """Hand over what is left."""
         self.flush()
 
+    @abstractmethod
     def _add(self, counted: RunNumbers) -> None:
-        raise NotImplementedError
+        """Add them to what is there already."""
 
 
 class TextfileMetrics(_HandedOver):
