@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 
 from ematix_flow import PostgresConnection, _core
+from ematix_flow.backends.kafka import KafkaBackend
 from ematix_flow.cli.main import main
 from ematix_flow.declare import registry
 from ematix_flow.errors import AlreadyRunning, InvalidDeclaration, LostMessages
@@ -230,3 +232,17 @@ def test_a_warehouse_that_is_away_is_one_error(topic: Topic) -> None:
             target_table=("public", "events"),
             once=True,
         )
+
+
+def test_a_question_to_the_broker_is_answered_although_another_thread_changes_the_client(topic: Topic) -> None:
+    backend = KafkaBackend(topic.connection())
+    told: list[int] = []
+
+    def ask() -> None:
+        told.extend(len(backend.lag(topic.name, {topic.name: {"0": 0, "1": 0}})) for _ in range(20))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while asking.is_alive():
+        backend.leave_group()
+    assert told == [2] * 20

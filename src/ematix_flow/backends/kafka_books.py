@@ -33,7 +33,7 @@ from typing import Any
 from uuid import uuid4
 
 from ematix_flow.backends.jars import cache_root
-from ematix_flow.backends.kafka_client import WAIT_S, Cluster, Heard, admin_module
+from ematix_flow.backends.kafka_client import WAIT_S, Cluster, Heard, admin_module, answer_of
 from ematix_flow.backends.locks import FileLock, digest
 from ematix_flow.contracts.plans import PATH_OF, AppliedRun, OpenedRun, SettleReport
 from ematix_flow.contracts.runtime import instant_text
@@ -235,7 +235,7 @@ class KafkaBooks:
         admin = self.cluster.admin(heard)  # its answers end with it
         made = admin.create_topics([wanted], request_timeout=WAIT_S)[self.topic]
         try:
-            made.result(timeout=WAIT_S * 2)
+            answer_of(made)
         except KafkaException as exc:
             if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise StatementFailed(

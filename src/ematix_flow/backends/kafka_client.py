@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,7 +178,7 @@ class Cluster:
         admin = self.admin(Heard())
         try:
             asked = admin.describe_configs([admin_module().ConfigResource("topic", topic)], request_timeout=WAIT_S)
-            return int(next(iter(asked.values())).result(timeout=WAIT_S)["max.message.bytes"].value)
+            return int(answer_of(next(iter(asked.values())))["max.message.bytes"].value)
         except (KafkaException, KeyError, ValueError):
             return None  # it may be told to those who administer the cluster only
 
@@ -235,6 +236,20 @@ class Cluster:
         # Silent: what the library would print about a broker that is away, `heard` keeps for the error.
         token = {"oauth_cb": IamToken(self.msk_iam_region, heard)} if self.msk_iam_region else {}
         return {**self.settings, **token, "client.id": "ematix-flow", "log_level": 0, "error_cb": heard}
+
+
+def answer_of(asked: Future[Any]) -> Any:
+    """What a broker answered to a client that still lives and gives up by itself after `WAIT_S`.
+
+    Raises:
+        KafkaException: what went wrong, "timed out" included.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        return asked.result(timeout=WAIT_S + 1)
+    except TimeoutError as exc:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from exc
 
 
 class Heard:

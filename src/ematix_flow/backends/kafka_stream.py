@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ematix_flow.backends.kafka_client import WAIT_S, Cluster, Heard, admin_module, unknown_topic
+from ematix_flow.backends.kafka_client import WAIT_S, Cluster, Heard, admin_module, answer_of, unknown_topic
 from ematix_flow.backends.registries import registry_of_kafka
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.streams import EVENT_TIME, VALUE, Gap, Lag, StreamReading
@@ -188,11 +188,11 @@ class KafkaStreams:
 
         if not partitions:
             return {}
-        self._asking = self._asking or self.cluster.admin(Heard())
+        # Held here until it has answered: its answers end with it, and another thread may put its own in this place.
+        admin = self._asking = self._asking or self.cluster.admin(Heard())
         spec = getattr(admin_module().OffsetSpec, end)()
-        asked = {TopicPartition(topic, number): spec for number in partitions}
-        answers = self._asking.list_offsets(asked, request_timeout=WAIT_S)
-        return {place.partition: answer.result(timeout=WAIT_S).offset for place, answer in answers.items()}
+        answers = admin.list_offsets({TopicPartition(topic, n): spec for n in partitions}, request_timeout=WAIT_S)
+        return {place.partition: answer_of(answer).offset for place, answer in answers.items()}
 
     # ── other positions than the next one ────────────────────────────────────────────────────────────────────────────
 
