@@ -105,6 +105,7 @@ class Broker:
         self.queue = list(bodies)
         self.dead: list[str] = []
         self.has_ids, self.gives_rejected_again = has_ids, gives_rejected_again
+        self.is_away = False
 
     def client(self) -> Holding:
         return Holding(self)
@@ -116,19 +117,32 @@ class Holding:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.held: list[str] = []
+        self.lines: dict[str, int] = {}
+
+    def lose_line(self, *bodies: str) -> None:
+        """These come again, by another connection; what is said of them by the old one reaches nobody."""
+        for body in bodies:
+            self.lines[body] = self.lines.get(body, 0) + 1
+            self.held.remove(body)
 
     def take(self, rows: int, most_bytes: int, idle_s: float) -> Sequence[Message]:
-        new = [body for body in self.broker.queue if body not in self.held]
+        new = [] if self.broker.is_away else [body for body in self.broker.queue if body not in self.held]
         self.held += new
         time.sleep(0 if new else 0.01)
-        return [Message(body.encode(), 0, body, id=body if self.broker.has_ids else None) for body in new]
+        return [
+            Message(body.encode(), 0, (body, self.lines.get(body, 0)), id=body if self.broker.has_ids else None)
+            for body in new
+        ]
 
-    def settle(self, messages: Sequence[Any]) -> None:
-        for body in messages:
-            self.broker.queue.remove(body)
+    def settle(self, messages: Sequence[Any]) -> Sequence[Any]:
+        again = [held for held in messages if held[1] != self.lines.get(held[0], 0)]
+        for held in messages:
+            if held not in again:
+                self.broker.queue.remove(held[0])
+        return again
 
     def reject(self, messages: Sequence[Any]) -> None:
-        for body in messages:
+        for body, _ in messages:
             self.broker.dead.append(body)
             if self.broker.gives_rejected_again:
                 self.held.remove(body)
@@ -142,9 +156,9 @@ class Holding:
         pass
 
 
-def opened(folder: Path, broker: Broker) -> Spool:
+def opened(folder: Path, broker: Broker, client: Holding | None = None) -> Spool:
     """A spool that holds all of the queue's messages, each of them in a file."""
-    client = broker.client()
+    client = client or broker.client()
     spool = Spool(folder, client, "orders")
     spool.open()
     until(lambda: client.held == broker.queue and bool(names(folder)) and len(spool._waiting) == len(names(folder)))
@@ -156,6 +170,21 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_messages_whose_line_was_lost_come_again_and_are_known(tmp_path: Path) -> None:
+    broker = Broker("a", "b", "c", "d")
+    client = broker.client()
+    spool = opened(tmp_path, broker, client)
+    broker.is_away = True
+    client.lose_line("a", "b")
+    spool.applied(names(tmp_path))
+    assert broker.queue == ["a", "b"]
+    assert names(tmp_path) == ["000000000000.parquet"], "it is how they are known when they come again"
+    broker.is_away = False
+    until(lambda: broker.queue == [])
+    spool.close()
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("has_ids", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -42,6 +43,51 @@ def test_two_calls_in_a_minute_run_a_slot_once(project: Project) -> None:
         ("orders", "2026-03-01T06:01:00+00:00"): 1,
         ("report", "2026-03-01T06:01:00+00:00"): 1,
     }
+
+
+COUNTING = """
+import sqlite3
+from ematix_flow import ematix
+
+@ematix.connection
+class warehouse:
+    kind = "sqlite"
+    path = str(HERE / "shop.db")
+
+@ematix.transform(target_connection="warehouse", schedule="* * * * *")
+def count_orders(conn):
+    ran("count_orders")
+    conn.execute("CREATE TABLE IF NOT EXISTS totals (orders INTEGER)")
+    conn.execute("INSERT INTO totals VALUES (3)")
+    return {"orders": 3}
+"""
+
+
+def test_a_transform_with_a_schedule_runs_by_it_and_without_one_only_when_asked(project: Project) -> None:
+    project.write(
+        COUNTING
+        + COUNTING[COUNTING.index("@ematix.transform") :]
+        .replace(', schedule="* * * * *"', "")
+        .replace("count_orders", "by_hand")
+    )
+    first = project.run_due("--now", AT)
+    assert [(one["_pipeline"], one["metrics"]) for one in first["ran"]] == [("count_orders", {"orders": 3})]
+    assert project.run_due("--now", "2026-03-01T06:00:50Z")["ran"] == []
+    assert project.times() == {("count_orders", SLOT): 1}
+    with sqlite3.connect(project.folder / "shop.db") as db:
+        assert db.execute("SELECT * FROM totals").fetchall() == [(3,)]
+    runs = json.loads(project.flow("runs", "list", "--json").stdout)
+    assert [(run["pipeline"], run["status"]) for run in runs] == [("count_orders", "succeeded")]
+
+
+def test_a_transform_with_a_schedule_may_not_have_the_name_of_a_pipeline(project: Project) -> None:
+    project.write(
+        COUNTING + TWO.replace('name="orders"', 'name="count_orders"').replace('["orders"]', '["count_orders"]')
+    )
+    said = project.flow("status", "--module", "flows", code=None)
+    assert said.returncode != 0
+    assert "'count_orders' is a transform with a schedule" in said.stderr
+    assert said.stderr.count("flows.py:") == 2
 
 
 def test_four_hosts_at_once_run_a_slot_once(project: Project) -> None:

@@ -24,7 +24,16 @@ def start_program(home: Path, command: Sequence[str]) -> int:
         check=True,
     )
     (home / "pid").write_text(done.stdout.strip())
+    (home / "command").write_text("\n".join(command))
     return int(done.stdout)
+
+
+def restart_program(home: Path, is_up: Callable[[], bool], patience: float) -> None:
+    """Let the server in `home` crash and come back as it was started."""
+    stop_program(home)
+    pid = start_program(home, (home / "command").read_text().splitlines())
+    if not answers(pid, is_up, patience):
+        raise RuntimeError(f"It did not come back:\n{(home / 'log').read_text()[-2000:]}")
 
 
 def answers(pid: int, is_up: Callable[[], bool], patience: float) -> bool:

@@ -28,7 +28,7 @@ from typing import Any
 from ematix_flow.backends import jars
 from ematix_flow.backends.java import find_java
 from ematix_flow.errors import FlowError
-from tests.services.background import answers, start_program, stop_program
+from tests.services.background import answers, restart_program, start_program, stop_program
 from tests.services.run_folder import RunFolder
 
 VARIABLE = "EMATIX_TEST_KAFKA"
@@ -252,9 +252,7 @@ def start(home: Path) -> KafkaServer:
         )
         if made.returncode:
             raise RuntimeError(f"Kafka's storage could not be made:\n{(made.stdout + made.stderr)[-2000:]}")
-        command = [*java, "kafka.Kafka", str(settings)]
-        (home / "command").write_text("\n".join(command))
-        pid = start_program(home, command)
+        pid = start_program(home, [*java, "kafka.Kafka", str(settings)])
         server = KafkaServer(f"127.0.0.1:{plain}", f"127.0.0.1:{sasl}", f"127.0.0.1:{tls}", str(certificates))
         if answers(pid, partial(_is_up, server), PATIENCE):
             return server
@@ -282,10 +280,7 @@ def _make_certificates(folder: Path) -> Path:
 
 def restart(home: Path, server: KafkaServer) -> None:
     """Let the broker in `home` crash and come back on its ports, with its topics."""
-    stop_program(home)
-    pid = start_program(home, (home / "command").read_text().splitlines())
-    if not answers(pid, partial(_is_up, server), PATIENCE):
-        raise RuntimeError(f"Kafka did not come back:\n{(home / 'log').read_text()[-2000:]}")
+    restart_program(home, partial(_is_up, server), PATIENCE)
 
 
 def stop(home: Path) -> None:

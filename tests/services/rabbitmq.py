@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.services.background import answers, start_program, stop_program
+from tests.services.background import answers, restart_program, start_program, stop_program
 from tests.services.postgres import _free_port
 from tests.services.run_folder import RunFolder
 
@@ -150,6 +150,11 @@ def start(home: Path) -> RabbitMQServer:
         if answers(pid, partial(_is_up, server), PATIENCE):
             return server
     raise RuntimeError(f"RabbitMQ did not start:\n{(home / 'log').read_text()[-2000:]}")
+
+
+def restart(home: Path, server: RabbitMQServer) -> None:
+    """Let the broker in `home` crash and come back on its port, with its queues."""
+    restart_program(home, partial(_is_up, server), PATIENCE)
 
 
 def stop(home: Path) -> None:

@@ -57,3 +57,13 @@ class Joined:
                 alone = [one["row"]["v"] for one in past if not one["matched"]]
                 found += [(v, None) if side == "a" else (None, v) for v in alone]
         return found
+
+    def waiting_keys(self) -> set[str]:
+        """Keys that have a row which something may still match."""
+        mark = self.clock.mark
+        return {
+            one["row"]["k"]
+            for side, rows in self.rows.items()
+            for one in rows
+            if one["row"]["k"] is not None and (mark is None or one["row"]["us"] + self.reach[side] >= mark)
+        }

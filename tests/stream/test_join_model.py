@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.stream import Join, Watermark
-from ematix_flow.spark.stream_joins import JoinSteps
+from ematix_flow.spark.stream_joins import JoinSteps, waiting_keys
 from tests.stream.join_model import Joined
 from tests.stream.test_window_model import (
     KEYS,
@@ -86,7 +86,8 @@ def test_joins_are_what_plain_python_makes_of_them(
         allowed_lateness_ms=policy[1],
         **span,  # type: ignore[arg-type]
     )
-    steps, model = JoinSteps(join, allowed, memory_in(tmp_path_factory.mktemp("memory"))), Joined(join, allowed)
+    memory = memory_in(tmp_path_factory.mktemp("memory"))
+    steps, model = JoinSteps(join, allowed, memory), Joined(join, allowed)
     now, late = 0, 0
     for number, (given_rows, later) in enumerate(cut):
         now += later
@@ -103,6 +104,8 @@ def test_joins_are_what_plain_python_makes_of_them(
         late += stepped.late
         out = [] if stepped.rows is None else stepped.rows.select("left_v", "right_v").collect()
         assert Counter(tuple(row) for row in out) == Counter(model.batch(given_rows, now))
+        looked = memory.newest()
+        assert looked is not None and waiting_keys(join, memory, looked)["keys"] == len(model.waiting_keys())
     assert late == model.late
 
 

@@ -99,8 +99,9 @@ class CaptureGiver:
             self.is_caught_up = True
         return found
 
-    def settle(self, messages: Sequence[Any]) -> None:
+    def settle(self, messages: Sequence[Any]) -> Sequence[Any]:
         """Messages are not settled one by one: see `confirm`."""
+        return ()
 
     def position(self) -> Any:
         """Behind what was taken last."""

@@ -70,9 +70,10 @@ class SubscriptionGiver:
             for pulled in found
         ]
 
-    def settle(self, messages: Sequence[Pulled]) -> None:
+    def settle(self, messages: Sequence[Pulled]) -> Sequence[Pulled]:
         """Acknowledge them."""
         self._puller.ack(messages)
+        return ()
 
     def reject(self, messages: Sequence[Pulled]) -> None:
         """Give them back; the subscription's policy counts it, and moves a message that came too often."""

@@ -66,8 +66,8 @@ class Gives(Protocol):
         """Messages that are there, within bounds; empty when none came for a while."""
         ...
 
-    def settle(self, messages: Sequence[Any]) -> None:
-        """Everything of these is durable; given in the order in which they were taken."""
+    def settle(self, messages: Sequence[Any]) -> Sequence[Any]:
+        """Everything of these is durable; given in the order in which they were taken. Those that come again."""
         ...
 
     def position(self) -> Any:
@@ -147,11 +147,7 @@ class Spool:
                 if number in self._rejected:  # some of it may come again, so the queue is not empty yet
                     self._last_message = time.monotonic()
                 self._changed.notify_all()
-            try:
-                self._settle(held, [number])
-            except FlowError as exc:
-                # They come again, and are known by their ids as long as the file is there.
-                log.warning("messages of '%s' could not be acknowledged: %s", self._topic, exc.message)
+            self._settle(held, [number])
 
     def reject(self, offsets: Iterable[int]) -> None:
         """Note messages by their offsets, durably: they are rejected when their files are applied."""
@@ -250,7 +246,7 @@ class Spool:
                 else:
                     done.append(one)
         if done:
-            self._settle(done, sorted({one.file for one in done}))
+            self._settle(done, {one.file for one in done})
         if strays:
             self._keep(strays)
 
@@ -259,8 +255,11 @@ class Spool:
         self._unsettled[number] = set(known)
         self._ids.update(known)
 
-    def _settle(self, messages: Sequence[_Placed], files: Sequence[int]) -> None:
-        """Acknowledge or reject messages, and take away files of which the broker has none left to give again."""
+    def _settle(self, messages: Sequence[_Placed], files: Iterable[int]) -> None:
+        """Acknowledge or reject messages, and take away files of which the broker has none left to give again.
+
+        What cannot be acknowledged comes again, and is known by its id as long as its file is there.
+        """
         good: list[_Placed] = []
         bad: list[_Placed] = []
         with self._changed:
@@ -270,15 +269,20 @@ class Spool:
             self._forget(bad)
             for one in bad:
                 self._ids.pop(one.message.id or "", None)
-        if bad:
-            assert isinstance(self._client, Rejects)
-            self._client.reject([one.message.held for one in bad])
-            reached("messages-rejected")
-        if good:
-            self._client.settle([one.message.held for one in good])
+        try:
+            if bad:
+                assert isinstance(self._client, Rejects)
+                self._client.reject([one.message.held for one in bad])
+                reached("messages-rejected")
+            if good:
+                again = {id(held) for held in self._client.settle([one.message.held for one in good])}
+                good = [one for one in good if id(one.message.held) not in again]
+        except FlowError as exc:
+            log.warning("messages of '%s' could not be acknowledged: %s", self._topic, exc.message)
+            return
         with self._changed:
             self._forget(good)
-            over = [number for number in files if not self._unsettled.get(number)]
+            over = [number for number in sorted(files) if not self._unsettled.get(number)]
             for number in over:
                 self._unsettled.pop(number, None)
                 self._rejected.pop(number, None)

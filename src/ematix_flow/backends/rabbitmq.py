@@ -65,9 +65,9 @@ class QueueGiver:
         """What is there."""
         return [_message(found) for found in self._consumer.take(rows=rows, most_bytes=most_bytes, idle_s=idle_s)]
 
-    def settle(self, messages: Sequence[Delivery]) -> None:
+    def settle(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
         """Acknowledge them, and none that may still be rejected."""
-        self._consumer.ack_only(messages)
+        return self._consumer.ack_only(messages)
 
     def reject(self, messages: Sequence[Delivery]) -> None:
         """Hand them to the queue's dead-letter exchange."""

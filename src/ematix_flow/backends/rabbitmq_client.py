@@ -262,17 +262,20 @@ class Consumer:
         """Give back everything up to and with a delivery; without `requeue` it goes to the queue's dead letters."""
         self._settle(last, lambda tag: self._channel.basic_nack(tag, multiple=True, requeue=requeue))
 
-    def ack_only(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle these and no others. Those that came by a connection that is lost come again.
+    def ack_only(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Settle these and no others.
+
+        Returns:
+            Those that came by a connection that is lost: they come again.
 
         Raises:
             ConnectionFailed: that is so for all of them.
         """
-        self._settle_only(deliveries, lambda tag, multiple: self._channel.basic_ack(tag, multiple=multiple))
+        return self._settle_only(deliveries, lambda tag, multiple: self._channel.basic_ack(tag, multiple=multiple))
 
-    def reject_only(self, deliveries: Sequence[Delivery]) -> None:
+    def reject_only(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Hand these and no others to the queue's dead letters; otherwise like `ack_only`."""
-        self._settle_only(
+        return self._settle_only(
             deliveries, lambda tag, multiple: self._channel.basic_nack(tag, multiple=multiple, requeue=False)
         )
 
@@ -294,12 +297,13 @@ class Consumer:
             raise self._lost()
         self._in_thread(lambda: self._settle_here(last, say))
 
-    def _settle_only(self, deliveries: Sequence[Delivery], say: Callable[[int, bool], None]) -> None:
-        settled: list[int] = []
+    def _settle_only(self, deliveries: Sequence[Delivery], say: Callable[[int, bool], None]) -> list[Delivery]:
+        settled: set[tuple[int, int]] = set()
         if deliveries:
-            self._in_thread(lambda: settled.extend(self._settle_only_here(deliveries, say)))
+            self._in_thread(lambda: settled.update(self._settle_only_here(deliveries, say)))
             if not settled:
                 raise self._lost()
+        return [delivery for delivery in deliveries if (delivery.epoch, delivery.tag) not in settled]
 
     def _lost(self) -> ConnectionFailed:
         with self._changed:
@@ -319,7 +323,9 @@ class Consumer:
                 self._given.pop(key, None)
         self._ask()
 
-    def _settle_only_here(self, deliveries: Sequence[Delivery], say: Callable[[int, bool], None]) -> list[int]:
+    def _settle_only_here(
+        self, deliveries: Sequence[Delivery], say: Callable[[int, bool], None]
+    ) -> list[tuple[int, int]]:
         """Settle some of what is held, with few words: as far as nothing else is held before, with one for all."""
         with self._changed:
             asked = {(delivery.epoch, delivery.tag) for delivery in deliveries}
@@ -334,7 +340,7 @@ class Consumer:
                 self._credit_left += self._held.pop(key) == self._request
                 self._given.pop(key, None)
         self._ask()
-        return [tag for _, tag in keys]
+        return keys
 
     def _ask_soon(self) -> None:
         if self._open_tag is not None and self._credit_left > 0:

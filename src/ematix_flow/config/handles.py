@@ -225,6 +225,7 @@ class ConnectionHandle(FrameMethods):
             )
         self._backend = backend
         self._db: Any = backend.connect()  # commits each statement by itself
+        self._in_transaction = False
 
     def __repr__(self) -> str:
         return f"<ConnectionHandle {self.name!r} {self._connection.display()}>"
@@ -260,18 +261,31 @@ class ConnectionHandle(FrameMethods):
             return max(int(db.execute(sql).rowcount), 0)
 
     def execute_in_transaction(self, statements: Sequence[str]) -> None:
-        """Run statements in one transaction: all of them happen, or none."""
+        """Run statements in one transaction: all of them happen, or none. In a transform it is the transform's."""
         if isinstance(statements, str):
             statements = [statements]
+        with self.transaction(), self._open() as db:
+            for statement in statements:
+                db.execute(statement)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything inside happens, or nothing. One within another is a part of it."""
+        if self._in_transaction:
+            yield
+            return
         with self._open() as db:
             db.execute(self._backend.begin)
-            try:
-                for statement in statements:
-                    db.execute(statement)
+        self._in_transaction = True
+        try:
+            yield
+            with self._open() as db:
                 db.execute("COMMIT")
-            except BaseException:
-                self._roll_back()
-                raise
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            self._in_transaction = False
 
     def fetch_scalar_int(self, sql: str) -> int:
         """The whole number in the first column of the first row.

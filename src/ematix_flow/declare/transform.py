@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.declare.registry import SourceLocation
+from ematix_flow.declare.schedule import Orchestration
 from ematix_flow.declare.target import ConnectionRef
 
 
@@ -20,3 +21,8 @@ class TransformSpec:
     where: SourceLocation
     target_connection: ConnectionRef | None = None
     schedule: str | None = None
+
+    @property
+    def orchestration(self) -> Orchestration:
+        """What the orchestrator must know of it."""
+        return Orchestration(schedule=self.schedule)

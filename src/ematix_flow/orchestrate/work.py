@@ -26,7 +26,7 @@ from ematix_flow.orchestrate.outcomes import Outcome, cause_of, error_words
 from ematix_flow.plan.retries import after_failure
 from ematix_flow.run.registered import Orchestrated
 from ematix_flow.run.runlogs.open import use_run_log
-from ematix_flow.run.runner import run_function, run_pipeline
+from ematix_flow.run.runner import run_function, run_pipeline, run_transform
 from ematix_flow.watch.run_output import kept_output
 from ematix_flow.watch.telling import Telling
 
@@ -183,7 +183,7 @@ class Work:
             return run_workflow(self, entry, logical_run)
         if isinstance(thing, Pipeline):
             return run_pipeline(thing.spec, logical_run=logical_run, observer=self._observer(entry.name))
-        return run_function(entry.name, thing)
+        return run_transform(entry.name) if entry.kind == "transform" else run_function(entry.name, thing)
 
     def _context(
         self, entry: Orchestrated, run_id: str, lease: Lease, facts: Mapping[str, Any], **fields: Any

@@ -15,7 +15,7 @@ from ematix_flow.config.handles import ConnectionHandle
 from ematix_flow.config.resolve import ResolvedConnection, resolve
 from ematix_flow.contracts.backend import KeepsBooks
 from ematix_flow.contracts.plans import OpenedRun, RunResult
-from ematix_flow.contracts.run_context import between_steps, current_run
+from ematix_flow.contracts.run_context import RunContext, between_steps, current_run
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.declare import registry
 from ematix_flow.declare.pipeline import (
@@ -125,16 +125,32 @@ def run_transform(name: str) -> RunResult:
         raise UnknownName(f"No transform is named '{name}'.", fix=closest(name, known) or f"known: {listed(known)}")
     spec = found.thing
     assert isinstance(spec, TransformSpec)
-    recorder = RunRecorder(current_run_log(), name, run_id := str(uuid4()))
+    run = current_run()
+    if run is None or run.pipeline != name:
+        run = RunContext(name, str(uuid4()))
+    recorder = recorder_of(run)
     recorder.start()
     try:
+        between_steps()
         metrics = _run_declared(spec, None, None)
     except BaseException as exc:
         recorder.finish("failed", error=exc)
         raise
-    result = RunResult(status="transform_success", metrics=metrics, run_id=run_id)
+    result = RunResult(status="transform_success", metrics=metrics, run_id=run.run_id)
     recorder.finish("succeeded", result=result)
     return result
+
+
+def recorder_of(run: RunContext) -> RunRecorder:
+    """Who writes a run down where this process writes its runs."""
+    return RunRecorder(
+        current_run_log(),
+        run.pipeline,
+        run.run_id,
+        attempt=run.attempt,
+        extras=run.facts,
+        patience_s=run.record_patience_s,
+    )
 
 
 def _run_step(step: PostStep, resolved: ResolvedConnection, parent: ParentRun) -> Any:
@@ -180,14 +196,8 @@ def _run_declared(spec: TransformSpec, resolved: ResolvedConnection | None, pare
 
 def _called(function: Any, handle: ConnectionHandle, parent: ParentRun | None, parameters: int) -> Any:
     """Call the function inside one transaction on its connection."""
-    db = handle.driver_connection
-    db.execute("BEGIN")
-    try:
+    with handle.transaction():
         given = function(handle) if parameters == 1 else function(handle, parent)
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
     return dict(given) if isinstance(given, Mapping) else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, Literal, TypeVar
@@ -20,7 +20,7 @@ from ematix_flow.declare.table import table_spec
 from ematix_flow.declare.target import TargetSpec, check_target
 from ematix_flow.declare.trigger import TriggerOp
 from ematix_flow.declare.workflow import Workflow, jobs_by_workflow
-from ematix_flow.errors import FlowError, UnknownName, WrongDeclarationType, closest, listed
+from ematix_flow.errors import FlowError, InvalidDeclaration, UnknownName, WrongDeclarationType, closest, listed
 from ematix_flow.plan import cron
 from ematix_flow.plan.due import DueRule
 from ematix_flow.plan.graph import Graph
@@ -54,7 +54,7 @@ class RegistryEntry:
 
 @dataclass(frozen=True)
 class Orchestrated:
-    """A pipeline or a workflow with everything the orchestrator needs to know of it.
+    """A pipeline, a workflow or a transform with a schedule, with everything the orchestrator needs to know of it.
 
     Attributes:
         due: Its schedule with what becomes of missed times; None when no clock starts it.
@@ -67,7 +67,7 @@ class Orchestrated:
     """
 
     name: str
-    kind: Literal["pipeline", "workflow"]
+    kind: Literal["pipeline", "workflow", "transform"]
     due: DueRule | None
     upstreams: tuple[str, ...]
     freshness_s: float | None
@@ -138,8 +138,12 @@ def list_pipelines() -> list[ScheduledPipeline]:
 
 
 def orchestrated() -> tuple[Orchestrated, ...]:
-    """Every pipeline and every workflow, in the order of declaration, pipelines first."""
-    pipelines = [_orchestrated_pipeline(entry) for entry in registry.current().pipelines()]
+    """Every pipeline, every workflow and every transform with a schedule, in this order, each as declared.
+
+    Raises:
+        InvalidDeclaration: (a ValueError) a transform with a schedule has the name of one of the others.
+    """
+    pipelines = [_orchestrated(entry, "pipeline") for entry in registry.current().pipelines()]
     repeatable = {entry.name for entry in pipelines if entry.is_repeatable}
     graph = Graph({entry.name: entry.upstreams for entry in pipelines})
     members = jobs_by_workflow()
@@ -149,7 +153,23 @@ def orchestrated() -> tuple[Orchestrated, ...]:
             _orchestrated_workflow(entry, graph.order(job for job in members[entry.name] if job in graph), repeatable)
             for entry in registry.current().workflows()
         ),
+        *_scheduled_transforms(),
     )
+
+
+def _scheduled_transforms() -> Iterator[Orchestrated]:
+    declared = registry.current()
+    for entry in declared.transforms():
+        if _orchestration(entry.thing).schedule is None:
+            continue
+        other = declared.pipeline(entry.name) or declared.workflow(entry.name)
+        if other is not None:  # their runs would be each other's in the run log
+            raise InvalidDeclaration(
+                f"'{entry.name}' is a transform with a schedule, and something else of that name is run, too.",
+                where=f"{entry.where} and {other.where}",
+                fix="give one of them another name",
+            )
+        yield _orchestrated(entry, "transform")
 
 
 def depends_on_of(name: str) -> tuple[str, ...]:
@@ -295,11 +315,11 @@ def _due_rule(declared: Orchestration) -> DueRule | None:
     return DueRule(schedule, catchup=declared.catchup, max_catchup=declared.max_catchup)
 
 
-def _orchestrated_pipeline(entry: Declared) -> Orchestrated:
+def _orchestrated(entry: Declared, kind: Literal["pipeline", "transform"]) -> Orchestrated:
     declared = _orchestration(entry.thing)
     return Orchestrated(
         name=entry.name,
-        kind="pipeline",
+        kind=kind,
         due=_due_rule(declared),
         upstreams=declared.depends_on,
         freshness_s=declared.upstream_freshness_secs,

@@ -19,9 +19,7 @@ from ematix_flow.run.fanout import FanOut, StagesOfTargets
 from ematix_flow.run.loads import load_target, new_run_id, warn_about_keys
 from ematix_flow.run.maintenance import maintain_loaded
 from ematix_flow.run.places import opened, reading_from
-from ematix_flow.run.post import finish_load, run_transform
-from ematix_flow.run.recorder import RunRecorder
-from ematix_flow.run.runlogs.open import current_run_log
+from ematix_flow.run.post import finish_load, recorder_of, run_transform
 from ematix_flow.run.source_rows import source_of
 from ematix_flow.watch.openlineage import RunLineage
 from ematix_flow.watch.traces import StepSpans, pipeline_run_span
@@ -49,7 +47,7 @@ def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer
     if run is None or run.pipeline != spec.name:
         run = RunContext(spec.name, new_run_id())
     run_id = run.run_id
-    recorder = _recorder(run)
+    recorder = recorder_of(run)
     lineage = RunLineage(spec.name, run_id, nominal_at=run.slot)
     with pipeline_run_span(spec.name, run.attempt), lineage, StepSpans() as spans:
         told = StagesOfTargets(recorder) if spec.is_fan_out else recorder
@@ -85,7 +83,7 @@ def run_function(name: str, function: Callable[[], Any]) -> Any:
     run = current_run()
     if run is None or run.pipeline != name:
         run = RunContext(name, new_run_id())
-    recorder = _recorder(run)
+    recorder = recorder_of(run)
     recorder.start()
     try:
         with pipeline_run_span(name, run.attempt), RunLineage(name, run.run_id, nominal_at=run.slot) as lineage:
@@ -101,17 +99,6 @@ def run_function(name: str, function: Callable[[], Any]) -> Any:
         raise StepFailed(f"Pipeline '{name}' raised {type(exc).__name__}: {exc}") from exc
     recorder.finish("succeeded", result)
     return result
-
-
-def _recorder(run: RunContext) -> RunRecorder:
-    return RunRecorder(
-        current_run_log(),
-        run.pipeline,
-        run.run_id,
-        attempt=run.attempt,
-        extras=run.facts,
-        patience_s=run.record_patience_s,
-    )
 
 
 def in_this_project(spec: PipelineSpec) -> PipelineSpec:

@@ -130,17 +130,21 @@ class StreamState:
                 }
                 for name in dict.fromkeys(part.name for part in note.parts)
             },
-            **self._open_windows(memory, note),
+            **self._waiting(memory, note),
         }
 
-    def _open_windows(self, memory: StreamMemory, note: Note) -> dict[str, int]:
-        window = self.spec.window
-        if window is None or self.folder.is_remote:
+    def _waiting(self, memory: StreamMemory, note: Note) -> dict[str, int]:
+        """Windows that are open, and keys that have something there or wait for a match."""
+        window, join = self.spec.window, self.spec.join
+        if self.folder.is_remote:
             return {}
         from ematix_flow.spark.session_windows import open_sessions
+        from ematix_flow.spark.stream_joins import waiting_keys
         from ematix_flow.spark.windows import open_windows
 
-        return (open_sessions if window.kind == "session" else open_windows)(window, memory, note)
+        if window is not None:
+            return (open_sessions if window.kind == "session" else open_windows)(window, memory, note)
+        return {} if join is None else waiting_keys(join, memory, note)
 
     def _positions(self, generation: Generation, number: int | None) -> Any:
         """Where the last planned batch ends: by source, or in Spark's own words when the stream was changed since."""

@@ -73,24 +73,7 @@ class JoinSteps:
     def __init__(self, join: Join, watermark: Watermark | None, memory: StreamMemory) -> None:
         self._join, self._watermark, self._memory = join, watermark, memory
         self._least, self._greatest = (1000 * bound for bound in join.span_ms)
-        budget = (join.allowed_lateness_ms or 0) * 1000
-        self._left = _Side(
-            "left",
-            join.left_source,
-            join.left_keys,
-            join.left_column_prefix,
-            self._greatest + budget,
-            join.kind in ("left_outer", "full_outer"),
-        )
-        self._right = _Side(
-            "right",
-            join.right_source,
-            join.right_keys,
-            join.right_column_prefix,
-            budget - self._least,
-            join.kind in ("right_outer", "full_outer"),
-        )
-        self._sides = (self._left, self._right)
+        self._sides = self._left, self._right = _sides_of(join)
 
     def step(self, sources: Mapping[str, DataFrame], batch: StreamBatch) -> Stepped:
         """Take the rows of a batch, by source, and give the pairs it completes and the rows it leaves alone."""
@@ -326,6 +309,49 @@ class JoinSteps:
         counted = self._memory.rows(spark, part).agg(F.count(F.lit(1)), F.min(MICROS), F.max(MICROS))
         rows, low, high = counted.collect()[0]
         return replace(part, rows=int(rows), low=low, high=high)
+
+
+def waiting_keys(join: Join, memory: StreamMemory, note: Note) -> dict[str, int]:
+    """How many keys have a row that something may still match; read without Spark."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    names = [f"key{number}" for number in range(len(join.left_keys))]
+    tables = []
+    for side in _sides_of(join):
+        for part in note.of(side.name):
+            rows = pq.read_table(memory.local_path(part), columns=[MICROS, *side.keys])
+            if note.clock.mark_us is not None:
+                rows = rows.filter(pc.greater_equal(rows[MICROS], note.clock.mark_us - side.reach))
+            tables.append(rows.select(list(side.keys)).rename_columns(names))
+    if not tables:
+        return {"keys": 0}
+    waiting = pa.concat_tables(tables, promote_options="permissive").drop_null()  # a NULL matches nothing
+    return {"keys": waiting.group_by(names).aggregate([]).num_rows}
+
+
+def _sides_of(join: Join) -> tuple[_Side, _Side]:
+    least, greatest = (1000 * bound for bound in join.span_ms)
+    budget = (join.allowed_lateness_ms or 0) * 1000
+    return (
+        _Side(
+            "left",
+            join.left_source,
+            join.left_keys,
+            join.left_column_prefix,
+            greatest + budget,
+            join.kind in ("left_outer", "full_outer"),
+        ),
+        _Side(
+            "right",
+            join.right_source,
+            join.right_keys,
+            join.right_column_prefix,
+            budget - least,
+            join.kind in ("right_outer", "full_outer"),
+        ),
+    )
 
 
 def _prefixed(rows: DataFrame, mark: str) -> DataFrame:

@@ -355,6 +355,7 @@ class AfterLoad:
         name = bench.target.sql_name("users")
 
         def half(conn: Any) -> None:
+            conn.execute_in_transaction([f"UPDATE {name} SET name = 'gone'"])  # a part of the step
             conn.execute(f"DELETE FROM {name}")
             raise ValueError("no")
 
