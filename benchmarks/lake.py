@@ -138,6 +138,8 @@ def main() -> None:
                 "EMATIX_FLOW_APPCDS": "use",
                 "PYSPARK_PYTHON": sys.executable,
             }
+            watched.record_archive("hadoop-aws")
+            watched.record_archive("delta")
             stage = Stage(args.rows, Path(home), environment)
             lineitem.write(stage.source, args.rows)
             lineitem.write_changes(stage.changes, args.rows, CHANGED)

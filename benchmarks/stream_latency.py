@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.watched import rss_mb
+from benchmarks.watched import live_heap_mb, rss_mb
 
 PROGRAM = """
 import os
@@ -40,6 +40,8 @@ print(run_streaming_pipeline(
 ))
 """
 WARM_UP_S = 10
+SETTLED = 6
+"""After how many times ten seconds everything that is made once has been made."""
 
 
 def send(address: str, rate: int, seconds: float, begun: int) -> int:
@@ -103,9 +105,13 @@ def main() -> None:
                 assert stream.poll() is None, log.read_text()
                 time.sleep(0.2)
             memory: list[float] = []
+            heap: list[float] = []
             for _ in range(max(1, (options.seconds + WARM_UP_S) // 10)):
                 number = send(broker.address, options.rate, 10, number)
                 memory.append(rss_mb(stream.pid))
+                if len(memory) == SETTLED:
+                    heap.append(live_heap_mb(stream.pid))
+            heap.append(live_heap_mb(stream.pid))
             while count(url) < number:  # one that cannot keep up shows in its latency
                 assert stream.poll() is None, log.read_text()
                 time.sleep(0.5)
@@ -128,6 +134,7 @@ def main() -> None:
         f"{row[0]:,} messages at {options.rate:,} a second: p50 {row[1]:.2f} s, p99 {row[2]:.2f} s, most {row[3]:.2f} s"
     )
     print("memory every 10 s: " + ", ".join(f"{mb:,.0f}" for mb in memory) + " MB")
+    print("of it alive in Java, after a minute and at the end: " + ", ".join(f"{mb:,.0f}" for mb in heap) + " MB")
 
 
 def count(url: str) -> int:

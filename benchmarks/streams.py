@@ -93,6 +93,7 @@ def main() -> None:
                 "PYTHONPATH": str(Path(__file__).parent.parent / "src"),
             }
             for target in options.only:
+                watched.record_archive("kafka", *(["delta"] if target == "delta" else []))
                 results[target] = {}
                 for who, program in ((BY_HAND, "plain_stream.py"), (OURS, "flow_stream.py")):
                     place = home / f"{target}-{program}"

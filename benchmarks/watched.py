@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +48,15 @@ def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: f
     return Measured(seconds, peak.mb, code, said)
 
 
+def record_archive(*families: str) -> None:
+    """See to it that Java starts as it does from the second run on: with the class archive of these connectors."""
+    from ematix_flow.contracts.session import SessionNeeds
+    from ematix_flow.spark import appcds
+
+    if not appcds.build(SessionNeeds(jars=frozenset(families))):
+        sys.stderr.write(f"no class archive for {', '.join(families)} could be recorded; measuring without\n")
+
+
 def table(rows: int, cases: Mapping[str, Mapping[str, Measured]], ours: str) -> str:
     """Cases and programs as a table: seconds, how many times faster we are, and peak memory."""
     lines = [
@@ -83,6 +94,19 @@ class Peak(threading.Thread):
 def rss_mb(pid: int) -> float:
     """The memory that a process and its descendants hold now."""
     return sum(_resident_mb(one) for one in _family(pid))
+
+
+def live_heap_mb(pid: int) -> float:
+    """What Java's objects of a process and its descendants take when the garbage is gone; collects it."""
+    from ematix_flow.backends.java import find_java
+
+    jcmd, found = find_java().path / "bin" / "jcmd", 0.0
+    for one in _family(pid):
+        with suppress(OSError):
+            if Path(f"/proc/{one}/exe").resolve().name == "java":
+                told = subprocess.run([str(jcmd), str(one), "GC.class_histogram"], capture_output=True, text=True)
+                found += int(told.stdout.splitlines()[-1].split()[2]) / 1024 / 1024
+    return found
 
 
 def _family(root: int) -> set[int]:
