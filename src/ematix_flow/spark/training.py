@@ -43,6 +43,10 @@ def main(order: str) -> int:
         spark = session.open_session(needs, settings, record_to=partial)
         with tempfile.TemporaryDirectory() as folder:
             exercise(spark, Path(folder))
+            for connector, lesson in LESSONS.items():
+                if connector in needs.jars:
+                    with suppress(Exception):  # an archive that lacks some classes is one all the same
+                        lesson(spark, Path(folder))
             session.close_session()
     return 0 if archive.is_usable else 1
 
@@ -73,6 +77,42 @@ def exercise(spark: SparkSession, folder: Path) -> None:
     joined.createOrReplaceTempView("ematix_flow_training")
     spark.sql("SELECT k, sum(c) FROM ematix_flow_training WHERE m IS NOT NULL GROUP BY k ORDER BY k").toPandas()
     spark.createDataFrame(joined.limit(3).toPandas()).union(joined).distinct().count()
+
+
+def stream(spark: SparkSession, folder: Path) -> None:
+    """A stream from files, batch by batch, and a broker that is not there."""
+    from pyspark.sql import DataFrame, functions as f
+
+    def write(batch: DataFrame, number: int) -> None:
+        batch.observe("seen", f.count(f.lit(1))).write.mode("overwrite").parquet(str(folder / "streamed"))
+
+    rows = spark.read.parquet(str(folder / "parquet")).schema
+    messages = (
+        spark.readStream.schema(rows).parquet(str(folder / "parquet")).select(f.to_json(f.struct("*")).alias("v"))
+    )
+    running = messages.select(f.from_json("v", rows).alias("r")).select("r.*").writeStream.foreachBatch(write)
+    place = str(folder / "checkpoint")
+    running.option("checkpointLocation", place).trigger(availableNow=True).start().awaitTermination()
+    nowhere = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "1000"}
+    nowhere |= {"kafka.request.timeout.ms": "900", "subscribe": "nothing"}
+    spark.read.format("kafka").options(**nowhere).load().count()
+
+
+def delta(spark: SparkSession, folder: Path) -> None:
+    """A Delta table that is made, filled, merged into and read."""
+    table = f"delta.`{folder / 'delta'}`"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT, k INT, name STRING, at TIMESTAMP, amount DECIMAL(18, 2)) USING delta")
+    spark.read.parquet(str(folder / "parquet")).createOrReplaceTempView("ematix_flow_rows")
+    spark.sql(f"INSERT INTO {table} SELECT * FROM ematix_flow_rows")
+    spark.sql(
+        f"MERGE INTO {table} AS t USING ematix_flow_rows AS s ON t.id = s.id "
+        "WHEN MATCHED AND t.k = 3 THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    spark.read.format("delta").load(str(folder / "delta")).groupBy("k").count().collect()
+
+
+LESSONS = {"kafka": stream, "delta": delta}
+"""What is done besides when a connector is there, so that its classes are in the archive, too."""
 
 
 def _as_it_is(batches: Iterable[pyarrow.RecordBatch]) -> Iterable[pyarrow.RecordBatch]:
