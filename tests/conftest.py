@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from ematix_flow.backends.jars import cache_root
-from tests.long_proofs import is_long_proof
+from tests.long_proofs import is_long_proof, proves_more
 from tests.services import (
     azurite,
     fakesnow,
@@ -56,12 +56,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long proofs to `make prove`; a test that is asked for by its own name runs."""
-    if os.environ.get("EMATIX_PROVE") or any("::" in argument for argument in config.args):
+    """Leave long proofs to `make prove`; a test that is asked for by its own name runs.
+
+    With `EMATIX_PROVE=only` it is the other way round: what `make test` has in the same form is left out.
+    """
+    told = os.environ.get("EMATIX_PROVE")
+    if any("::" in argument for argument in config.args) or told not in (None, "", "only"):
         return
-    left_out = [item for item in items if is_long_proof(item.nodeid)]
+    if told == "only":
+        left_out = [item for item in items if not (is_long_proof(item.nodeid) or proves_more(item.path))]
+    else:
+        left_out = [item for item in items if is_long_proof(item.nodeid)]
+    gone = set(left_out)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    items[:] = [item for item in items if item not in gone]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -7,6 +7,8 @@ system or route, another mode of the same thing, another point of the same crash
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 
 # On these systems Spark's route differs from PostgreSQL's in how rows are read and staged, and nowhere else.
 _ON_EVERY_SYSTEM = "|".join(
@@ -91,3 +93,10 @@ _ANY = re.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS))
 def is_long_proof(test: str) -> bool:
     """Whether a test is left to `make prove`."""
     return _ANY.search(test) is not None
+
+
+@cache
+def proves_more(module: Path) -> bool:
+    """Whether tests of a module have more examples, systems or points in `make prove`."""
+    text = module.read_text(encoding="utf-8")
+    return any(word in text for word in ("EMATIX_PROVE", "left_to_prove", "IS_PROOF"))

@@ -406,6 +406,7 @@ def test_rows_whose_reading_was_cut_off_are_read_again_from_the_beginning(
         capture.start()
         until(lambda: len(staged) == 3)
         capture.stop()
+        assert capture.spool._thread is not None and not capture.spool._thread.is_alive()
     assert capture.files() == [], "nothing of it was given"
     orders.execute("DELETE FROM orders WHERE id = 1")
     capture.start().caught_up()

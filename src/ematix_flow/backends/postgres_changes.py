@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,8 +172,9 @@ class ChangesGiver(CaptureGiver):
         try:
             if snapshot is not None:
                 db.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
-            rows = snapshot_messages(db, self._capture.tables, lsn, moment)
-            return stage_messages(self._folder, self._capture.topic, rows, self.stopping.is_set)
+            # Closed before the transaction ends: a COPY that was left in the middle keeps the connection to itself.
+            with closing(snapshot_messages(db, self._capture.tables, lsn, moment)) as rows:
+                return stage_messages(self._folder, self._capture.topic, rows, self.stopping.is_set)
         finally:
             db.execute("ROLLBACK")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from ematix_flow.backends.postgres_events import Moment, TableEvents
@@ -15,7 +15,9 @@ _ESCAPED = re.compile(r"\\(.)")
 _LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
-def snapshot_messages(db: Any, tables: Sequence[CapturedTable], lsn: int, moment: Moment) -> Iterator[Message]:
+def snapshot_messages(
+    db: Any, tables: Sequence[CapturedTable], lsn: int, moment: Moment
+) -> Generator[Message, None, None]:
     """All rows of the tables as events, in the transaction that `db` is in."""
     for table in tables:
         yield from _messages(db, table, lsn, moment)
