@@ -9,8 +9,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from ematix_flow.orchestrate.desk import Desk
 from ematix_flow.plan.cron import Schedule
 from ematix_flow.plan.due import MOST_COUNTED, DueRule, DueSlots, backfill_slots, due_slots
+from ematix_flow.run.registered import orchestrated, register
+from ematix_flow.run.runlogs.memory import InMemoryRunLog
+from ematix_flow.testing.registry import isolated_registry
 from tests.plan.cron_model import fires, utc
 from tests.plan.test_cron import expressions, windows
 
@@ -153,3 +157,50 @@ def test_whenever_somebody_looks_every_time_is_run_or_reported_and_none_twice(
     assert len(accounted) == len(set(accounted))
     if last is not None:
         assert accounted == [t for t in times if accounted[0] <= t <= last]
+
+
+@given(
+    expression=expressions,
+    window=windows(),
+    catchup=st.sampled_from(["none", "latest", "all"]),
+    interval_s=st.sampled_from([10, 60, 60, 3600]),
+    data=st.data(),
+)
+@settings(max_examples=EXAMPLES)
+def test_whoever_looks_finds_a_slot_or_a_report_for_every_time_since_the_first_look(
+    expression: str, window: tuple[str, datetime, datetime], catchup: str, interval_s: int, data: st.DataObject
+) -> None:
+    """The same over a run log: what it remembers is enough that no time is lost, the very first one included."""
+    zone, start, end = window
+    store = InMemoryRunLog()
+    with isolated_registry():
+        register(name="p", schedule=expression, timezone=zone, catchup=catchup, max_catchup=20)(lambda: None)
+        entries = orchestrated()
+    now, looked, reported = start, [start], []
+    for step in range(data.draw(st.integers(2, 10), label="looks")):
+        pause = data.draw(st.sampled_from([interval_s, interval_s * 1.5, 5400, 86_400, 2_600_000, -1800]), label="s")
+        now = min(now + timedelta(seconds=pause if step else 0), end)
+        looked.append(now)
+        reported += Desk(entries, store).write_down_due(now, interval_s)  # each look is another process's
+    slots = [slot.at for slot in store.slots("p", limit=100_000)]
+    since = start - timedelta(seconds=interval_s)
+    for t in fires(expression, zone, start - timedelta(hours=2), end):
+        if since < t <= max(looked):
+            assert t in slots or any(one.first <= t <= one.last for one in reported), t
+    store.close()
+
+
+def test_the_first_time_of_a_monthly_pipeline_is_not_lost_when_nobody_looks_at_it() -> None:
+    for catchup, slots, missed in (("all", [utc(2026, 5, 1, 6)], 0), ("none", [], 1)):
+        store = InMemoryRunLog()
+        with isolated_registry():
+            register(name="p", schedule="0 6 1 * *", catchup=catchup)(lambda: None)
+            entries = orchestrated()
+        reported = []
+        for day in range(2, 31):
+            reported += Desk(entries, store).write_down_due(utc(2026, 4, day, 12), 60)
+        assert (store.slots("p"), reported) == ([], [])
+        reported += Desk(entries, store).write_down_due(utc(2026, 5, 1, 9), 60)
+        assert [slot.at for slot in store.slots("p")] == slots
+        assert [one.count for one in reported] == [missed] * bool(missed)
+        store.close()

@@ -32,7 +32,7 @@ SQL_STORES = ("sqlite", "memory", "postgres", "mysql", "duckdb")
 BUCKETS = ("s3", "gcs", "azure")
 TABLES = (
     *("run_records", "run_events", "run_log", "attempt_state", "pipeline_claims"),
-    *("slots", "pauses", "alerts_sent"),
+    *("slots", "pauses", "alerts_sent", "first_seen"),
 )
 ODD_NAMES = ("it's", 'say "hi"', "100%", "%s", "Ä ö 🐘", "a ", "a", "A", "a/b~c", "?", "@slots", "{later}", "\\", "_")
 
@@ -555,6 +555,13 @@ class TestSlots:
         log.add_slots([Slot("only backfilled", at(3), backfill="b")])
         assert log.last_slots() == {"p": at(2)}
 
+    def test_a_pipeline_was_first_seen_when_it_was_first_looked_at(self, log: RunLog) -> None:
+        assert log.first_seen(["p", *ODD_NAMES], at(0)) == dict.fromkeys(["p", *ODD_NAMES], at(0))
+        assert log.first_seen(["p", "q"], at(5)) == {"p": at(0), "q": at(5)}
+        assert log.first_seen([], at(9)) == {}
+        many = [f"n{number}" for number in range(900)]
+        assert set(log.first_seen(many, at(6)).values()) == {at(6)}
+
     def test_a_slot_is_moved_from_what_was_expected_only(self, log: RunLog) -> None:
         slot = Slot("p", at(0))
         log.add_slots([slot])
@@ -678,6 +685,7 @@ def test_a_bucket_says_what_it_cannot_promise(log: RunLog) -> None:
         lambda: log.add_slots([Slot("p", MORNING)]),
         lambda: log.open_slots(),
         lambda: log.last_slots(),
+        lambda: log.first_seen(["p"], MORNING),
         lambda: log.move_slot(Slot("p", MORNING), expected="pending"),
         lambda: log.set_paused("p", True),
         lambda: log.enqueue_run("p"),

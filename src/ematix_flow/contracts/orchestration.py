@@ -188,6 +188,9 @@ class RunLog(RunHistory, Protocol):
     def last_slots(self) -> Mapping[str, datetime]:
         """The latest slot of every pipeline, whatever became of it; backfilled ones do not count."""
 
+    def first_seen(self, pipelines: Iterable[str], at: datetime) -> Mapping[str, datetime]:
+        """Since when each of them is looked at; those that nobody has looked at before are since `at`."""
+
     def move_slot(
         self, slot: Slot, *, expected: SlotStatus, expected_attempt: int | None = None, token: str | None = None
     ) -> bool:

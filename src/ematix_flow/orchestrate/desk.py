@@ -74,12 +74,15 @@ class Desk:
         A newer slot takes the place of one that still waits, unless every one of them is wanted (`catchup="all"`).
         """
         latest, last_runs = self.log.last_slots(), self.log.last_runs()
+        # A pipeline without a slot has a past, too: it begins when somebody looked at it first.
+        unslotted = [name for name, entry in self.entries.items() if entry.due is not None and name not in latest]
+        seen = self.log.first_seen(unslotted, now) if unslotted else {}
         found: list[Slot] = []
         missed: list[Missed] = []
         for entry in self.entries.values():
             last = latest.get(entry.name)
             if entry.due is not None:
-                due = due_slots(entry.due, now=now, interval_s=interval_s, last_slot=last)
+                due = due_slots(entry.due, now=now, interval_s=interval_s, last_slot=last, first_seen=seen.get(entry.name))
                 found += [Slot(entry.name, at) for at in due.slots]
                 if due.missed:
                     missed.append(Missed(entry.name, due.missed, due.missed_from, due.missed_until))

@@ -80,6 +80,10 @@ class HistoryOnly:
         """Refused."""
         self._refuse("keep slots")
 
+    def first_seen(self, pipelines: Iterable[str], at: datetime) -> Mapping[str, datetime]:
+        """Refused."""
+        self._refuse("keep slots")
+
     def move_slot(
         self, slot: Slot, *, expected: SlotStatus, expected_attempt: int | None = None, token: str | None = None
     ) -> bool:

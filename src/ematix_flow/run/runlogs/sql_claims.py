@@ -13,6 +13,7 @@ from ematix_flow.run.runlogs.rows import SLOT_COLUMNS
 from ematix_flow.run.runlogs.store import Db, SqlStore
 
 _SLOTS_AT_ONCE = 80  # times eleven values: some databases take no more than a thousand in one statement
+_SEEN_AT_ONCE = 400
 _SLOT_SELECT = f"SELECT {', '.join(SLOT_COLUMNS)} FROM @slots"
 _CLAIM_COLUMNS = ("pipeline_name", "claim_token", "worker_id", "claimed_at", "expires_at", "fence")
 
@@ -167,6 +168,27 @@ class KeepsClaims(SqlStore):
         """The latest slot of every pipeline, whatever became of it; backfilled ones do not count."""
         asked = "SELECT pipeline_name, max(slot_at) FROM @slots WHERE backfill IS NULL GROUP BY pipeline_name"
         return {pipeline: rows.moment(at) for pipeline, at in self._ask(lambda db: db.rows(asked))}
+
+    def first_seen(self, pipelines: Iterable[str], at: datetime) -> Mapping[str, datetime]:
+        """Since when each of them is looked at; those that nobody has looked at before are since `at`."""
+        wanted = sorted(set(pipelines))
+
+        def known(db: Db) -> dict[str, datetime]:
+            found = dict(db.rows("SELECT pipeline_name, seen_at FROM @first_seen"))
+            return {name: rows.moment(found[name]) for name in wanted if name in found}
+
+        def write(db: Db, names: Sequence[str]) -> dict[str, datetime]:
+            for start in range(0, len(names), _SEEN_AT_ONCE):
+                some = names[start : start + _SEEN_AT_ONCE]
+                insert = db.words.insert(
+                    "first_seen", ("pipeline_name", "seen_at"), key="pipeline_name", rows=len(some)
+                )
+                db.change(insert, *(value for name in some for value in (name, rows.instant(at))))
+            return known(db)
+
+        seen = self._ask(known)
+        new = [name for name in wanted if name not in seen]
+        return self._together(lambda db: write(db, new)) if new else seen
 
     def move_slot(
         self, slot: Slot, *, expected: SlotStatus, expected_attempt: int | None = None, token: str | None = None

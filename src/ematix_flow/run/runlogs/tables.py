@@ -114,4 +114,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "CREATE INDEX run_events_of_run ON @run_events (run_id, happened_at, event_id)",
     ),
+    (
+        # Since when a pipeline is looked at: times before its first slot count from there.
+        """
+        CREATE TABLE IF NOT EXISTS @first_seen (
+            pipeline_name {name} PRIMARY KEY,
+            seen_at {instant} NOT NULL
+        )
+        """,
+    ),
 )
