@@ -10,9 +10,14 @@ import pytest
 
 from ematix_flow import AllOf, AnyOf, ematix, pipeline
 from ematix_flow.contracts.orchestration import AlertEvent, LastRun, Slot
+from ematix_flow.errors import InvalidConfig
+from ematix_flow.orchestrate import control
+from ematix_flow.orchestrate.backfill import plan_backfill
 from ematix_flow.orchestrate.desk import Desk
+from ematix_flow.orchestrate.freshness import check_freshness
 from ematix_flow.orchestrate.recovery import recover, remind, take
 from ematix_flow.orchestrate.run_due import run_due, run_due_with_dag, run_due_with_dag_detailed
+from ematix_flow.orchestrate.scheduler import _Room
 from ematix_flow.orchestrate.work import Lease, Work
 from ematix_flow.plan.cron import Schedule
 from ematix_flow.plan.graph import Upstream, gate
@@ -28,11 +33,15 @@ SIX = datetime(2026, 3, 1, 6, tzinfo=timezone.utc)
 class Heard:
     """An alerter that remembers."""
 
-    def __init__(self) -> None:
+    def __init__(self, realert_after_s: float | None = None) -> None:
         self.events: list[tuple[str, str]] = []
+        self.realert_after_s = realert_after_s
+        self.is_deaf = False
 
     def notify(self, event: AlertEvent) -> None:
         """Remember it."""
+        if self.is_deaf:
+            raise OSError("not now")
         self.events.append((event.kind, event.pipeline))
 
 
@@ -51,8 +60,6 @@ def at(**after: float) -> datetime:
 
 
 def test_a_pipeline_that_is_given_up_is_told_of_once_and_again_after_it_was_cleared() -> None:
-    from ematix_flow.orchestrate import control
-
     @pipeline.register(name="bad", schedule="* * * * *", retry={"max_attempts": 2})
     def bad() -> None:
         raise RuntimeError("boom")
@@ -222,3 +229,69 @@ def test_pipelines_by_name_from_code() -> None:
     with pytest.raises(KeyError, match="nowhere"):
         run_due_with_dag(["nowhere"])
     assert [row["name"] for row in pipeline.status_snapshot()] == ["a", "b"]
+
+
+def test_whoever_asks_for_a_retry_gets_all_attempts_again() -> None:
+    tries: list[int] = []
+
+    @pipeline.register(name="bad", schedule="0 6 * * *", retry={"max_attempts": 2})
+    def bad() -> None:
+        tries.append(1)
+        raise RuntimeError("boom")
+
+    store, heard = InMemoryRunLog(), Heard()
+    telling = Telling([heard], log=store)
+    for round_ in range(2):
+        for minute in range(4):
+            run_due(orchestrated(), store, telling, now=at(minutes=10 * round_ + minute, seconds=1))
+        assert len(tries) == 2 * (round_ + 1)
+        assert control.retry(store, "bad") is not None
+    assert [kind for kind, _ in heard.events] == ["failed", "failed", "gave_up"] * 2, "of the new attempts, too"
+
+
+def test_a_backfill_does_not_run_ahead_of_the_clock() -> None:
+    pipeline.register(name="p", schedule="0 6 * * *")(lambda: None)
+    (entry,), store = orchestrated(), InMemoryRunLog()
+    plan = plan_backfill(entry, store, at(days=-2), at(days=5), now=at(hours=1))
+    assert [slot.at for slot in plan.to_run] == [at(days=-2), at(days=-1), SIX]
+    assert plan.until == at(hours=1)
+    assert plan_backfill(entry, store, at(days=-2), SIX, now=at(hours=1)).until is None
+    with pytest.raises(InvalidConfig, match="has not come yet"):
+        plan_backfill(entry, store, at(days=1), at(days=5), now=SIX)
+
+
+def test_a_breach_is_told_until_it_was_heard_and_again_to_those_who_want_to_be_reminded() -> None:
+    store, once, often = InMemoryRunLog(), Heard(), Heard(realert_after_s=3600)
+    telling = Telling([once, often], log=store)
+    slas = {"p": timedelta(hours=1), "never": timedelta(hours=1)}
+    store.record_run("p", at(hours=-2), True)
+    once.is_deaf = often.is_deaf = True
+    check_freshness(slas, store, telling, now=SIX)
+    once.is_deaf = often.is_deaf = False
+    for minute in (1, 2, 70):
+        check_freshness(slas, store, telling, now=at(minutes=minute))
+    assert sorted(once.events) == [("sla_breached", "never"), ("sla_breached", "p")]
+    assert sorted(often.events) == sorted(once.events * 2)
+    store.record_run("p", at(minutes=71), True)
+    for minute in (72, 73):
+        check_freshness(slas, store, telling, now=at(minutes=minute))
+    assert once.events.count(("recovered", "p")) == 1
+
+
+def test_a_workflow_and_the_job_it_is_at_count_as_one_and_backfills_do_not_count() -> None:
+    for name in ("first", "second", "alone"):
+        pipeline.register(name=name, schedule="0 6 * * *")(lambda: None)
+    ematix.workflow(name="both", jobs=["first", "second"], schedule="0 6 * * *")
+    store = InMemoryRunLog()
+    for name in ("both", "first", "elsewhere", "alone@2026-03-01T06:00:00Z"):
+        assert store.claim(name, "ann", 30).acquired
+    assert _Room(Desk(orchestrated(), store), 3).running == 2
+
+
+def test_runs_are_recorded_in_the_bucket_though_claims_are_kept_in_memory() -> None:
+    pipeline.register(name="p", schedule="0 6 * * *")(lambda: {"rows": 1})
+    bucket, heard = InMemoryRunLog(), Heard()
+    store = InMemoryRunLog()
+    assert run_due(orchestrated(), store, Telling([heard]), now=at(seconds=1), history=bucket).fired
+    assert [record.status for record in bucket.list_runs()[0]] == ["succeeded"]
+    assert store.list_runs()[1] == 0

@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -349,3 +350,36 @@ ematix.workflow(name="both", jobs=["first", "second"], schedule="0 6 * * *")
 
 def _status(project: Project, run_id: str) -> str:
     return str(json.loads(project.flow("runs", "show", run_id, "--json").stdout)["status"])
+
+
+@pytest.mark.parametrize("where", ["off", "away"])
+def test_a_run_without_a_run_log_tells_of_its_end_and_says_what_it_cannot_promise(tmp_path: Path, where: str) -> None:
+    nowhere = "postgresql://u:s3cret@127.0.0.1:1/x"
+    project = Project(tmp_path, nowhere)
+    project.write(TWO)
+    (tmp_path / "fail-orders").touch()
+    words = ("run", "--module", "flows", "orders", "--alerter", "stdout://", "--metrics", "stdout://")
+    failed = project.flow(*words, *(("--no-run-log",) if where == "off" else ()), code=1)
+    assert failed.stderr.count("[ALERT]") == 1 and "failed: orders" in failed.stderr
+    assert "outcome=failure} +1" in failed.stderr
+    assert "nobody is kept from running the same pipeline" in failed.stderr and "s3cret" not in failed.stderr
+
+
+def test_a_workflow_runs_by_hand(tmp_path: Path) -> None:
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/runs.db")
+    project.write(
+        TWO + "\nfrom ematix_flow import ematix\n"
+        "ematix.workflow(name='both', jobs=['orders', 'report'], schedule='0 6 * * *')\n"
+    )
+    done = project.flow("run", "--module", "flows", "both")
+    assert set(json.loads(done.stdout)) == {"orders", "report"}
+    assert [one["name"] for one in project.executions()] == ["orders", "report"]
+
+
+def test_references_in_the_url_of_the_run_log_are_filled_in(tmp_path: Path) -> None:
+    project = Project(tmp_path, "sqlite:///${PLACE}/runs.db")
+    project.write(TWO)
+    project.flow("run", "--module", "flows", "orders", PLACE=str(tmp_path))
+    project.flow("run", "--module", "flows", "orders", "--run-log", "${PLACE}/second.db", PLACE=str(tmp_path))
+    assert (tmp_path / "runs.db").exists() and (tmp_path / "second.db").exists()
+    assert not list(tmp_path.glob("*$*"))

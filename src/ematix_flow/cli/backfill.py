@@ -49,6 +49,10 @@ def run(args: Namespace, console: Console) -> int:
     ended: list[dict[str, Any]] = []
     with controlled(args) as store:
         plan = plan_backfill(entry, store, args.start, args.end, again=args.again)
+        if plan.until is not None:
+            console.warning(
+                f"--to lies ahead: only times before {slot_key(plan.until)} are run, the schedule runs the rest"
+            )
         console.note(f"{entry.name}: {counted(len(plan.to_run), 'slot')} to run, {plan.done:,} done before")
         if args.dry_run:
             console.json(

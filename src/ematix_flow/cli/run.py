@@ -1,4 +1,4 @@
-"""`flow run`: one pipeline, now. The result is one line of JSON on stdout, the story is on stderr."""
+"""`flow run`: one pipeline or workflow, now. The result is one line of JSON on stdout, the story is on stderr."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.cli.declared import add_module, add_name, declared_pipeline, prints_on_stderr
+from ematix_flow.cli.declared import add_module, add_name, declared_entry, prints_on_stderr
 from ematix_flow.cli.run_due import claimable, positive
 from ematix_flow.cli.run_log_options import add_run_log, run_log_for_writing
 from ematix_flow.cli.spark_options import add_spark_place, spark_place
@@ -32,7 +32,7 @@ _LEASE_S = 60.0
 def configure(parser: CommandParser) -> None:
     """The pipeline, and how this one run differs."""
     add_module(parser)
-    add_name(parser, "pipeline")
+    add_name(parser, "pipeline or workflow")
     parser.add_argument(
         "--run-id", metavar="ID", help="name of the logical run; repeating one that has been applied changes nothing"
     )
@@ -60,24 +60,29 @@ def run(args: Namespace, console: Console) -> int:
         from ematix_flow.cli.claimed_run import run_claimed
 
         return run_claimed(args, console)
-    pipeline = declared_pipeline(args)
+    entry = declared_entry(args.module, args.name)
     with (
         spark_place(args),
         run_log_for_writing(args, console) as history,
         watching(args, console, claimable(history)) as telling,
     ):
-        result = _result(pipeline, args, console, history, telling)
+        if claimable(history) is None:
+            console.warning(
+                "without a run log in a database nobody is kept from running the same pipeline at the same time, "
+                "`flow cancel` does not reach this run, its end does not count for the schedule, and an alert of it may "
+                "be sent more than once"
+            )
+        result = _result(entry, args, console, history, telling)
     console.json(result)
     return 1 if isinstance(result, Mapping) and result.get("errors") else 0
 
 
-def _result(pipeline: Any, args: Namespace, console: Console, history: RunHistory | None, telling: Telling) -> Any:
-    from ematix_flow.run.registered import orchestrated
-
-    if isinstance(pipeline, Pipeline) and args.engine is not None:
-        pipeline = Pipeline(replace(pipeline.spec, engine=checked_engine(args.engine)))
-    entry = replace(next(one for one in orchestrated() if one.name == args.name), thing=pipeline)
-    if console.is_json or not isinstance(pipeline, Pipeline):
+def _result(
+    entry: Orchestrated, args: Namespace, console: Console, history: RunHistory | None, telling: Telling
+) -> Any:
+    if isinstance(entry.thing, Pipeline) and args.engine is not None:
+        entry = replace(entry, thing=Pipeline(replace(entry.thing.spec, engine=checked_engine(args.engine))))
+    if console.is_json or not isinstance(entry.thing, Pipeline):
         with prints_on_stderr():
             return _done(entry, args, history, telling, None)
     from ematix_flow.cli.console import RunDisplay
@@ -98,7 +103,9 @@ def _done(
     """The result of the run; what it raised is raised again."""
     store = claimable(history)
     if store is None:
-        return _unclaimed(entry, args, history, observer)
+        from ematix_flow.run.runlogs.memory import InMemoryRunLog
+
+        store = InMemoryRunLog()
     from ematix_flow.orchestrate.identity import worker_name
     from ematix_flow.orchestrate.recovery import give_back, take
     from ematix_flow.orchestrate.work import Lease, Work
@@ -110,24 +117,13 @@ def _done(
             fix="wait for it, or stop it: `flow runs list --status running`, `flow cancel RUN`",
         )
     try:
-        work = Work(store, telling, observer=lambda _name: observer)
+        work = Work(store, telling, observer=lambda _name: observer, history=history)
         outcome = work.run_by_hand(entry, Lease(token, _LEASE_S, _LEASE_S / 3), logical_run=args.run_id)
     finally:
         give_back(store, token)
     if outcome.error is not None and not isinstance(outcome.result, Mapping):
         raise outcome.error
     return outcome.result
-
-
-def _unclaimed(entry: Orchestrated, args: Namespace, history: RunHistory | None, observer: RunObserver | None) -> Any:
-    """Without a run log that knows claims nobody is told, and nobody is asked."""
-    from ematix_flow.run.runlogs.open import use_run_log
-    from ematix_flow.run.runner import run_function, run_pipeline
-
-    with use_run_log(history):
-        if isinstance(entry.thing, Pipeline):
-            return run_pipeline(entry.thing.spec, logical_run=args.run_id, observer=observer)
-        return run_function(entry.name, entry.thing)
 
 
 def _run_id(result: Any) -> str | None:

@@ -67,6 +67,7 @@ def run(args: Namespace, console: Console) -> int:
                 interval_s=args.interval,
                 say=console.note,
                 stop=stop,
+                history=history,
             )
     console.json(
         {

@@ -67,10 +67,11 @@ def run(args: Namespace, console: Console) -> int:
     from ematix_flow.orchestrate.health import serving_health
     from ematix_flow.orchestrate.reloading import WatchedModule
     from ematix_flow.orchestrate.scheduler import Scheduler, SchedulerSettings
-    from ematix_flow.run.runlogs.open import run_log_url
+    from ematix_flow.run.runlogs.open import run_log_url, written_run_log
     from ematix_flow.run.runlogs.urls import from_url
 
-    url = run_log_url(args.run_log_url or args.run_log_path)
+    chosen = args.run_log_url or args.run_log_path
+    url = run_log_url(chosen)
     try:
         store = claimable(from_url(url))  # strictly: without a run log everything would start in every tick
     except ConnectionFailed as exc:
@@ -85,7 +86,7 @@ def run(args: Namespace, console: Console) -> int:
     executor = executor_from_url(args.executor)
     settings = SchedulerSettings(
         module=args.module,
-        run_log_url=url,
+        run_log_url=written_run_log(chosen),  # as written: a secret in it is the worker's to look up
         alerter_urls=alerter_urls(args),
         metrics_url=metrics_url(args),
         poll_s=args.poll_interval,

@@ -17,7 +17,7 @@ from ematix_flow.errors import InvalidConfig
 from ematix_flow.orchestrate.identity import worker_name
 from ematix_flow.orchestrate.outcomes import Outcome
 from ematix_flow.orchestrate.recovery import give_back, take
-from ematix_flow.orchestrate.work import Lease, Work, slot_key
+from ematix_flow.orchestrate.work import Lease, Work, slot_key, utc_now
 from ematix_flow.plan.due import backfill_slots
 from ematix_flow.run.registered import Orchestrated
 
@@ -31,25 +31,41 @@ class BackfillPlan:
     Attributes:
         to_run: Slots without a success, oldest first.
         done: Slots that have been run already, by their schedule or by an earlier backfill.
+        until: Where it really ends, when it was asked for up to a time that has not come yet.
     """
 
     name: str
     to_run: tuple[Slot, ...]
     done: int
+    until: datetime | None = None
 
 
 def plan_backfill(
-    entry: Orchestrated, store: RunLog, start: datetime, end: datetime, *, again: bool = False
+    entry: Orchestrated,
+    store: RunLog,
+    start: datetime,
+    end: datetime,
+    *,
+    again: bool = False,
+    now: datetime | None = None,
 ) -> BackfillPlan:
-    """The slots with `start <= t < end`. With `again` those that have been run are not left out.
+    """The slots with `start <= t < end` whose time has come. With `again` those that have been run are not left out.
 
     Raises:
-        InvalidConfig: The pipeline has no schedule, or the end is not later than the start.
+        InvalidConfig: The pipeline has no schedule, the end is not later than the start, or the start has not come yet.
     """
+    now = now or utc_now()
     if entry.due is None:
         raise InvalidConfig(f"'{entry.name}' has no schedule, so there are no slots to fill.")
     if end <= start:
         raise InvalidConfig("The end of a backfill must be later than its start.")
+    if start > now:
+        raise InvalidConfig(
+            f"A backfill fills the past, and {start:%Y-%m-%d %H:%M} UTC has not come yet.",
+            fix="the schedule runs what is to come",
+        )
+    until = now if end > now else None
+    end = min(end, now)
     times = backfill_slots(entry.due.schedule, start, end)
     known = {slot.at: slot for slot in store.slots(entry.name, since=start, until=end, limit=len(times) + 1000)}
     done = [at for at in times if at in known and known[at].status == "succeeded"]
@@ -58,7 +74,7 @@ def plan_backfill(
     wanted = [
         known[at] if at in known else Slot(entry.name, at, backfill=name) for at in times if again or at not in done
     ]
-    return BackfillPlan(entry.name, tuple(wanted), 0 if again else len(done))
+    return BackfillPlan(entry.name, tuple(wanted), 0 if again else len(done), until)
 
 
 def run_backfill(

@@ -9,13 +9,13 @@ from dataclasses import replace
 from ematix_flow.contracts.orchestration import AttemptState, RunLog, Slot
 from ematix_flow.contracts.runtime import RunRecord
 from ematix_flow.errors import InvalidConfig, UnknownName
-from ematix_flow.watch.telling import given_up_key
+from ematix_flow.watch.telling import told_of_failures
 
 _RECENT = 100
 
 
 def retry(store: RunLog, name: str) -> Slot | None:
-    """Forget that attempts failed and let the last slot be tried at once; None when none waits or failed.
+    """Forget that attempts failed and let the last slot be tried at once, with all its attempts; None without one.
 
     The target applies a slot once, so what an earlier attempt did reach is not done again.
     """
@@ -23,7 +23,14 @@ def retry(store: RunLog, name: str) -> Slot | None:
     recent = [slot for slot in store.slots(name, limit=_RECENT) if slot.backfill is None]
     for slot in recent:
         if slot.status in ("pending", "failed"):
-            again = replace(slot, status="pending", eligible_at=None, first_failed_at=None, reason="asked for by hand")
+            again = replace(
+                slot,
+                status="pending",
+                attempt=0,
+                eligible_at=None,
+                first_failed_at=None,
+                reason="asked for by hand",
+            )
             if store.move_slot(again, expected=slot.status, expected_attempt=slot.attempt):
                 return again
         if slot.status == "succeeded":
@@ -107,7 +114,9 @@ def rerun(store: RunLog, run_id: str) -> str:
 
 def _forget_failures(store: RunLog, name: str) -> None:
     store.clear_attempt_state(name)
-    store.forget_alerts(given_up_key(name))
+    # Attempts are counted from one again: what is told of them is news again, too.
+    for prefix in told_of_failures(name):
+        store.forget_alerts(prefix)
 
 
 def _who() -> str:

@@ -82,7 +82,9 @@ class Desk:
         for entry in self.entries.values():
             last = latest.get(entry.name)
             if entry.due is not None:
-                due = due_slots(entry.due, now=now, interval_s=interval_s, last_slot=last, first_seen=seen.get(entry.name))
+                due = due_slots(
+                    entry.due, now=now, interval_s=interval_s, last_slot=last, first_seen=seen.get(entry.name)
+                )
                 found += [Slot(entry.name, at) for at in due.slots]
                 if due.missed:
                     missed.append(Missed(entry.name, due.missed, due.missed_from, due.missed_until))

@@ -1,4 +1,4 @@
-"""Pipelines that promise how fresh their data is, looked at once: by `flow freshness-check`, or at each tick."""
+"""Pipelines that promise how fresh their data is, looked at once by `flow freshness-check`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ def check_freshness(
 ) -> list[FreshnessState]:
     """Where every promise stands. A breach is told once, its end too, whoever looks and however often.
 
+    An alerter that did not confirm a breach, or wants to be reminded (`realert_after`), hears of it at a later look.
+
     Args:
         log: says when pipelines succeeded, and remembers which breaches stand.
         telling: hears of breaches and of their end.
@@ -56,15 +58,12 @@ def _later(known: datetime | None, pipeline: str, log: RunLog) -> datetime | Non
 
 def _tell(state: FreshnessState, log: RunLog, telling: Telling) -> None:
     key, at = f"{_KEY}{state.pipeline}", state.evaluated_at
-    is_new = log.first_alert(key, at)
+    is_new = log.first_alert(key, at)  # only remembers that a breach stands; who hears of it is `telling`'s to say
     if state.state == "breached":
-        if is_new:
-            lag = (
-                "it never succeeded" if state.lag_seconds is None else f"its last success is {state.lag_seconds} s ago"
-            )
-            why = f"{lag}, promised are {state.sla_seconds:g} s"
-            telling.sla_breached(state.pipeline, why, since=state.last_success, at=at)
+        lag = "it never succeeded" if state.lag_seconds is None else f"its last success is {state.lag_seconds} s ago"
+        why = f"{lag}, promised are {state.sla_seconds:g} s"
+        telling.sla_breached(state.pipeline, why, since=state.last_success, at=at)
         return
-    log.forget_alerts(key)
     if not is_new:
         telling.fresh_again(state.pipeline, since=state.last_success, at=at)
+    log.forget_alerts(key)

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ematix_flow.contracts.orchestration import Alerter, LastRun, MetricsSink, RunLog, Slot
+from ematix_flow.contracts.runtime import RunHistory
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.orchestrate.desk import Candidate, Desk
 from ematix_flow.orchestrate.identity import worker_name
@@ -66,11 +67,15 @@ def run_due(
     worker_id: str | None = None,
     say: Callable[[str], None] = lambda _line: None,
     stop: threading.Event | None = None,
+    history: RunHistory | None = None,
 ) -> RunDueResult:
     """Write down what is due, look after lost runs, and run what may run, upstreams first.
 
     Whoever calls this, on however many hosts and however often: a slot is run by one of them. An exception of one body
     never stops the others.
+
+    Args:
+        history: Where runs are recorded when the run log is only one in memory.
     """
     desk, worker = Desk(entries, store), worker_id or worker_name()
     told = _Told(say)
@@ -78,8 +83,8 @@ def run_due(
     for missed in desk.write_down_due(now, interval_s):
         log.warning("%s", missed)
     recover(desk, telling, worker, lease_s=LEASE_S, now=now)
-    _run_requests(desk, telling, worker, told, stop)
-    _run_waiting(desk, telling, worker, told, now, stop)
+    _run_requests(desk, Work(store, telling, history=history), worker, told, stop)
+    _run_waiting(desk, Work(store, telling, clock=_from(now), history=history), worker, told, now, stop)
     return told.result()
 
 
@@ -105,8 +110,8 @@ def run_due_with_dag_detailed(
         get_pipeline(name)
     desk, told = Desk(orchestrated(), store), _Told(lambda _line: None)
     desk.add([Slot(name, moment) for name in wanted])
-    telling = Telling(tuple(alerters or ()), metrics, store)
-    _run_waiting(desk, telling, worker_name(), told, moment, None, only=wanted)
+    work = Work(store, Telling(tuple(alerters or ()), metrics, store), clock=_from(moment))
+    _run_waiting(desk, work, worker_name(), told, moment, None, only=wanted)
     return told.result()
 
 
@@ -117,14 +122,14 @@ def run_due_with_dag(due: Iterable[Any], *, now: datetime | None = None, run_log
 
 def _run_waiting(
     desk: Desk,
-    telling: Telling,
+    work: Work,
     worker: str,
     told: _Told,
     now: datetime,
     stop: threading.Event | None,
     only: Sequence[str] | None = None,
 ) -> None:
-    work = Work(desk.log, telling, clock=_from(now))
+    telling = work.telling
     candidates, held = desk.candidates(now)
     for one in held:
         if only is None or one.name in only:
@@ -193,9 +198,8 @@ def _claimed(desk: Desk, work: Work, candidate: Candidate, worker: str) -> Outco
         give_back(desk.log, token)
 
 
-def _run_requests(desk: Desk, telling: Telling, worker: str, told: _Told, stop: threading.Event | None) -> None:
+def _run_requests(desk: Desk, work: Work, worker: str, told: _Told, stop: threading.Event | None) -> None:
     """Runs that somebody asked for in the run log."""
-    work = Work(desk.log, telling)
     for request in desk.log.pending_actions():
         entry = desk.entries.get(request.pipeline)
         if request.status != "requested" or entry is None or (stop is not None and stop.is_set()):

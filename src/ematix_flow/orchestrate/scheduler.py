@@ -380,7 +380,13 @@ class _Room:
         claims = desk.log.claims()
         self.tokens = {one.token for one in claims}
         busy = {one.pipeline for one in claims if one.expires_at > clock and one.pipeline != LEADER}
-        self._most, self.running = most, len(busy)
+        # A workflow and the job it is at are one of them; a backfill runs in the process that asked for it.
+        backfills = {
+            name: base for name in busy - desk.entries.keys() if (base := name.rpartition("@")[0]) in desk.entries
+        }
+        workflows = (busy & desk.entries.keys()) | set(backfills.values())
+        inside = {job for name in workflows for job in desk.entries[name].jobs}
+        self._most, self.running = most, len(busy - backfills.keys() - inside)
         self._groups = {
             group: name for name in busy if name in desk.entries and (group := desk.entries[name].concurrency_group)
         }

@@ -17,7 +17,7 @@ from uuid import uuid4
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.orchestration import AttemptState, RunLog, Slot
 from ematix_flow.contracts.run_context import RunContext, running
-from ematix_flow.contracts.runtime import RunObserver, RunRecord
+from ematix_flow.contracts.runtime import RunHistory, RunObserver, RunRecord
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import RunCancelled, StaleLease
@@ -69,6 +69,8 @@ class Work:
         clock: The time that attempts and their waits are measured by; another one than the host's when somebody asks
             what is due at another time. When a run ended is always the host's.
         observer: Told what the run of a pipeline does.
+        history: Where runs are recorded; the run log itself, unless that is only one in memory beside another that
+            holds no claims.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class Work:
         *,
         clock: Callable[[], datetime] = utc_now,
         observer: Callable[[str], RunObserver | None] = lambda _name: None,
+        history: RunHistory | None = None,
     ) -> None:
         self.store, self.telling, self._clock, self._observer = store, telling, clock, observer
+        self.history: RunHistory = history if history is not None else store
         self._chance = random.Random()
 
     def run_slot(self, entry: Orchestrated, slot: Slot, lease: Lease) -> Outcome:
@@ -152,7 +156,7 @@ class Work:
         try:
             with (
                 Heartbeat(self.store, lease.token, lease_s=lease.lease_s, every_s=lease.heartbeat_s),
-                use_run_log(self.store),
+                use_run_log(self.history),
                 running(context),
                 kept_output(context.run_id, default=context.facts.get("trigger") != "manual"),
             ):

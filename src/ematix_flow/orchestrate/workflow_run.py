@@ -46,7 +46,7 @@ class _WorkflowRun:
         self._jobs = {name: known[name] for name in entry.jobs}
         self._graph = Graph({name: job.upstreams for name, job in self._jobs.items()})
         self._recorder = RunRecorder(
-            work.store,
+            work.history,
             entry.name,
             run.run_id,
             attempt=run.attempt,

@@ -31,6 +31,8 @@ _WITHOUT_OCCASION_S = 3600.0
 _LONGEST_WORD = 120
 _LATCHED = "latched"
 """A pipeline is given up once, until somebody clears it or it recovers: there is one occasion, whoever tells of it."""
+_NEVER = "never"
+"""The occasion of a breach by a pipeline that never succeeded."""
 _OF_RUNS: tuple[AlertKind, ...] = ("failed", "gave_up", "lost", "dispatch_failed", "quality_failed")
 _OF_FRESHNESS: tuple[AlertKind, ...] = ("sla_breached",)
 
@@ -228,7 +230,8 @@ class Telling:
         self, pipeline: str, why: str, *, since: datetime | None = None, at: datetime | None = None
     ) -> None:
         """Data is older than promised; `since` is its last success, and makes one breach another than the next."""
-        self._alert(AlertEvent("sla_breached", pipeline, at or self._clock(), error_message=why), since)
+        event = AlertEvent("sla_breached", pipeline, at or self._clock(), error_message=why)
+        self._alert(event, since, occasion="" if since is not None else _NEVER)
 
     def fresh_again(self, pipeline: str, *, since: datetime | None = None, at: datetime | None = None) -> None:
         """Data is as fresh as promised again; `since` is the success that made it so."""
@@ -361,9 +364,9 @@ class _ToldHere:
             self._at = {key: at for key, at in self._at.items() if not key.startswith(prefix)}
 
 
-def given_up_key(pipeline: str) -> str:
-    """How keys begin that say that a pipeline was given up; whoever lets it be tried again forgets them."""
-    return _prefix("gave_up", pipeline)
+def told_of_failures(pipeline: str) -> tuple[str, ...]:
+    """How keys begin that say that attempts of a pipeline failed; whoever gives it new ones forgets them."""
+    return tuple(_prefix(kind, pipeline) for kind in ("failed", "gave_up", "lost"))
 
 
 def _key(event: AlertEvent, occasion: str | None, who: str) -> str:

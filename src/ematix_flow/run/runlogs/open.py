@@ -28,16 +28,22 @@ PATH_VARIABLE = "EMATIX_FLOW_RUN_LOG_PATH"
 
 
 def run_log_url(chosen: str | None = None) -> str:
-    """The URL or path of the run log that is meant.
+    """The URL or path of the run log that is meant, every `${…}` filled in.
 
     Raises:
-        ConfigError: The project's file cannot be read, or its `run_log` holds a reference that cannot be filled in.
+        ConfigError: The project's file cannot be read, or a reference cannot be filled in.
+    """
+    return expand_field(written_run_log(chosen))
+
+
+def written_run_log(chosen: str | None = None) -> str:
+    """The same as somebody wrote it: what is handed to another process, which fills it in itself.
+
+    Raises:
+        ConfigError: The project's file cannot be read.
     """
     told = chosen or os.environ.get(URL_VARIABLE) or os.environ.get(PATH_VARIABLE)
-    if told:
-        return told
-    written = project_settings().run_log
-    return expand_field(written) if written else DEFAULT_PATH
+    return told or project_settings().run_log or DEFAULT_PATH
 
 
 def open_run_log(url: str | None = None, *, warn: Callable[[str], None] | None = None) -> RunLog | None:
