@@ -24,7 +24,7 @@ def load(conn):
 def test_a_pipeline_that_is_not_declared_suggests_the_nearest(bench: Bench, people: str) -> None:
     before = bench.picture()
     outcome = bench.run(people + LOAD, "laod")
-    bench.refused(outcome, "declares no pipeline named 'laod'.", code=2, fix="did you mean 'load'?")
+    bench.refused(outcome, "declares no pipeline or workflow named 'laod'.", code=2, fix="did you mean 'load'?")
     assert bench.picture() == before
     assert bench.history() == []
 

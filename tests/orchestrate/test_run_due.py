@@ -191,7 +191,8 @@ for name, how in (("none", "none"), ("latest", "latest"), ("all", "all")):
 """
     )
     project.run_due("--now", "2026-03-01T06:00:20Z")
-    done = project.flow("run-due", "--module", "flows", "--now", "2026-03-01T11:30:00Z")
+    watched = ("--alerter", "stdout://", "--metrics", "stdout://")
+    done = project.flow("run-due", "--module", "flows", "--now", "2026-03-01T11:30:00Z", *watched)
     hours: dict[str, list[str]] = {}
     for name, slot in sorted(project.times()):
         hours.setdefault(name, []).append(slot[11:13])
@@ -200,7 +201,14 @@ for name, how in (("none", "none"), ("latest", "latest"), ("all", "all")):
         "latest": ["06", "11"],
         "all": ["06", "09", "10", "11"],
     }
-    assert "passed unseen" in done.stderr
+    assert {one["pipeline"]: (one["count"], one["last"][11:13]) for one in json.loads(done.stdout)["missed"]} == {
+        "none": (5, "11"),
+        "latest": (4, "10"),
+        "all": (2, "08"),
+    }
+    assert "missed: none: 5 scheduled times up to 2026-03-01 11:00 UTC passed unseen" in done.stderr
+    assert done.stderr.count("{name=none,outcome=missed} +1") == 5
+    assert "missed" not in project.run_due("--now", "2026-03-01T11:31:00Z"), "told once"
 
 
 def test_paused_pipelines_do_not_start_and_requests_are_carried_out(project: Project) -> None:

@@ -6,22 +6,31 @@ import json
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from ematix_flow import pipeline
-from ematix_flow.contracts.orchestration import ClaimResult, DispatchHandle, DispatchReport, DispatchSpec, Slot
+from ematix_flow.contracts.orchestration import (
+    AlertEvent,
+    ClaimResult,
+    DispatchHandle,
+    DispatchReport,
+    DispatchSpec,
+    Slot,
+)
 from ematix_flow.errors import ConnectionFailed
 from ematix_flow.orchestrate.scheduler import LEADER, Scheduler, SchedulerSettings
 from ematix_flow.run.runlogs.memory import InMemoryRunLog
 from ematix_flow.run.runlogs.urls import from_url
 from ematix_flow.testing.registry import isolated_registry
+from ematix_flow.watch.metrics import MemoryMetrics
 from ematix_flow.watch.telling import Telling
 from tests.orchestrate.project import Project, opened
 from tests.services import postgres
@@ -291,3 +300,53 @@ def test_the_end_of_a_worker_is_not_forgotten_when_the_run_log_cannot_hear_of_it
             scheduler.tick()
         scheduler.tick()
     assert len(executor.dispatched) == 2, "its claim was free at once"
+
+
+def elapsed(scheduler: Scheduler, seconds: float) -> None:
+    """As if so much time had passed for the scheduler."""
+    then = scheduler._clock()
+    scheduler._clock = lambda: then + timedelta(seconds=seconds)
+
+
+def test_a_worker_that_never_begins_is_told_of_and_sent_for_less_often() -> None:
+    """A pod that finds no room, a function that does not start: nobody reports an end, only the lease runs out."""
+    store, metrics = InMemoryRunLog(), MemoryMetrics()
+    told: list[AlertEvent] = []
+    alerter = type("Heard", (), {"notify": lambda _self, event: told.append(event)})()
+    with isolated_registry():
+        scheduler, executor = one_slot(store)
+        scheduler.telling = Telling([alerter], metrics, store)
+        scheduler.settings = replace(scheduler.settings, lease_s=0.1, poll_s=10.0)
+        scheduler.tick()
+        time.sleep(0.2)
+        scheduler.tick()
+        scheduler.tick()
+        assert len(executor.dispatched) == 1, "not at once again"
+        elapsed(scheduler, 21)
+        scheduler.tick()
+        assert len(executor.dispatched) == 2
+        time.sleep(0.2)
+        scheduler.tick()
+        elapsed(scheduler, 21)
+        scheduler.tick()
+        assert len(executor.dispatched) == 2, "the second wait is longer"
+    assert metrics.counters["orders", "lease_expired"] == metrics.counters["orders", "dispatch_failed"] == 2
+    assert [(event.kind, event.pipeline) for event in told] == [("dispatch_failed", "orders")]
+    assert "no worker began" in told[0].error_message
+
+
+def test_a_scheduler_wakes_for_an_attempt_and_for_the_end_of_a_worker() -> None:
+    store = InMemoryRunLog()
+    with isolated_registry():
+        scheduler, executor = one_slot(store)
+        slot = store.open_slots("orders")[0]
+        store.move_slot(replace(slot, eligible_at=store.clock() + timedelta(seconds=4)), expected="pending")
+        scheduler.tick()
+        assert executor.dispatched == []
+        assert 1 < scheduler._pause_s() < 4.1, "not the ten seconds of the poll interval"
+        scheduler._next_attempt = None
+        began = time.monotonic()
+        executor.ended = [DispatchReport(DispatchHandle("other", "taking", "x"), 0)]
+        scheduler._rest(threading.Event())
+        assert time.monotonic() - began < 2
+        assert [report.handle.ref for report in scheduler._reports] == ["x"], "kept for the tick"

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -304,6 +305,27 @@ def test_health_says_whether_ticks_come(project: Project) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/readyz", timeout=5) as answer:
         facts = json.loads(answer.read())
     assert facts["ok"] is True and facts["ticks"] >= 1 and facts["dispatched"] == 1
+
+
+@pytest.mark.parametrize("executor", ["subprocess+python://", "workers://?count=1"])
+def test_the_port_of_the_scheduler_serves_what_its_workers_count(tmp_path: Path, executor: str) -> None:
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/runs.db")
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    try:
+        waiting(project, 2)
+        scheduler(project, "--executor", executor, "--metrics", f"prometheus://127.0.0.1:{port}")
+        project.until(lambda: all_done(project, 2))
+
+        def served() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                return str(answer.read().decode())
+
+        project.until(lambda: 'pipeline_runs_total{outcome="success",pipeline="orders"} 2.0' in served())
+        assert 'pipeline_runs_total{outcome="dispatched",pipeline="orders"} 2.0' in served()
+        assert "no metrics" not in project.said()
+    finally:
+        project.close()
 
 
 def test_warm_workers_run_slots_once_too(project: Project) -> None:

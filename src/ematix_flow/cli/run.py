@@ -69,8 +69,8 @@ def run(args: Namespace, console: Console) -> int:
         if claimable(history) is None:
             console.warning(
                 "without a run log in a database nobody is kept from running the same pipeline at the same time, "
-                "`flow cancel` does not reach this run, its end does not count for the schedule, and an alert of it may "
-                "be sent more than once"
+                "`flow cancel` does not reach this run, its end does not count for the schedule, and its alerts may be "
+                "sent more than once"
             )
         result = _result(entry, args, console, history, telling)
     console.json(result)

@@ -69,6 +69,10 @@ def run(args: Namespace, console: Console) -> int:
                 stop=stop,
                 history=history,
             )
+    missed = [
+        {"pipeline": one.name, "count": one.count, "first": _text(one.first), "last": _text(one.last)}
+        for one in result.missed
+    ]
     console.json(
         {
             "ran": [{**_as_mapping(one.result), "_pipeline": one.name} for one in result.fired],
@@ -83,9 +87,14 @@ def run(args: Namespace, console: Console) -> int:
                 for one in result.failed
             ],
             "skipped": [{"pipeline": one.name, "reason": one.reason} for one in result.skipped],
+            **({"missed": missed} if missed else {}),
         }
     )
     return 1 if result.failed else 0
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def orchestrating(history: RunHistory | None, console: Console) -> RunLog:

@@ -18,6 +18,8 @@ from ematix_flow.errors import ConnectionFailed, InvalidConfig
 if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
     from ematix_flow.cli.parser import CommandParser
+    from ematix_flow.contracts.orchestration import Executor
+    from ematix_flow.watch.telling import Telling
 
 DEFAULT_EXECUTOR = "subprocess+python://"
 
@@ -84,21 +86,21 @@ def run(args: Namespace, console: Console) -> int:
         raise InvalidConfig("A run log in memory is not seen by workers.", fix="sqlite:///path or postgresql://…")
     module = WatchedModule(args.module, partial(load, args.module))
     executor = executor_from_url(args.executor)
-    settings = SchedulerSettings(
-        module=args.module,
-        run_log_url=written_run_log(chosen),  # as written: a secret in it is the worker's to look up
-        alerter_urls=alerter_urls(args),
-        metrics_url=metrics_url(args),
-        poll_s=args.poll_interval,
-        lease_s=args.lease_seconds,
-        leader_lease_s=args.leader_lease_seconds,
-        interval_s=args.interval,
-        max_concurrency=args.max_concurrency,
-        worker_env=worker_environment(args),
-    )
     logging.getLogger("ematix_flow.scheduler").setLevel(logging.INFO)
     stop = threading.Event()
     with watching(args, console, store) as telling, stopping(stop, signal.SIGTERM, signal.SIGINT):
+        settings = SchedulerSettings(
+            module=args.module,
+            run_log_url=written_run_log(chosen),  # as written: a secret in it is the worker's to look up
+            alerter_urls=alerter_urls(args),
+            metrics_url=_metrics_of_workers(args, telling, executor),
+            poll_s=args.poll_interval,
+            lease_s=args.lease_seconds,
+            leader_lease_s=args.leader_lease_seconds,
+            interval_s=args.interval,
+            max_concurrency=args.max_concurrency,
+            worker_env=worker_environment(args),
+        )
         scheduler = Scheduler(settings, store, executor, telling, worker_id=args.worker_id, refresh=module.refreshed)
         with serving_health(scheduler.pulse, settings.poll_s, args.health_bind, args.health_port) as port:
             if port is not None:
@@ -109,6 +111,16 @@ def run(args: Namespace, console: Console) -> int:
         close(args.drain_seconds)
     store.close()
     return 0
+
+
+def _metrics_of_workers(args: Namespace, telling: Telling, executor: Executor) -> str | None:
+    """Where workers send their numbers. A port has one listener: workers of this host hand theirs to that."""
+    url = metrics_url(args)
+    is_here = getattr(executor, "backend", "") in ("subprocess", "workers")
+    if not is_here or url is None or not url.startswith("prometheus://"):
+        return url
+    for_workers = getattr(telling.metrics, "for_workers", None)
+    return for_workers() if for_workers is not None else "null://"
 
 
 def _count(text: str) -> int:

@@ -303,13 +303,15 @@ class WatchedExecutor(Executor, Protocol):
         """How many of those it started are still under way; 0 where it cannot know."""
 
     def reap(self) -> Sequence[DispatchReport]:
-        """Those that ended since it was asked last, where it can know. Called once per tick."""
+        """Those that ended since it was asked last, where it can know; asked several times a second."""
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Wait so long for what is under way, then leave it alone: it goes on without this process."""
 
 
-AlertKind = Literal["failed", "gave_up", "recovered", "quality_failed", "sla_breached", "dispatch_failed", "lost"]
+AlertKind = Literal[
+    "failed", "gave_up", "recovered", "quality_failed", "sla_breached", "dispatch_failed", "lost", "missed"
+]
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,13 @@ class Missed:
     first: datetime | None
     last: datetime | None
 
-    def __str__(self) -> str:
+    def words(self) -> str:
+        """What happened, for people."""
         times = "time" if self.count == 1 else "times"
-        return f"{self.name}: {self.count} scheduled {times} up to {self.last:%Y-%m-%d %H:%M} UTC passed unseen"
+        return f"{self.count} scheduled {times} up to {self.last:%Y-%m-%d %H:%M} UTC passed unseen"
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.words()}"
 
 
 class Desk:

@@ -70,9 +70,20 @@ class SkippedEvent:
 
 
 @dataclass(frozen=True)
+class MissedEvent:
+    """Scheduled times of a pipeline that passed while nobody looked, and that nobody will run by itself."""
+
+    name: str
+    count: int
+    first: datetime | None
+    last: datetime | None
+
+
+@dataclass(frozen=True)
 class RunDueResult:
     """Everything one look at the clock led to, in the order in which it happened."""
 
     fired: Sequence[FiredEvent] = field(default_factory=tuple)
     failed: Sequence[FailedEvent] = field(default_factory=tuple)
     skipped: Sequence[SkippedEvent] = field(default_factory=tuple)
+    missed: Sequence[MissedEvent] = field(default_factory=tuple)

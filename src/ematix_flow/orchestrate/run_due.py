@@ -15,7 +15,15 @@ from ematix_flow.contracts.runtime import RunHistory
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.orchestrate.desk import Candidate, Desk
 from ematix_flow.orchestrate.identity import worker_name
-from ematix_flow.orchestrate.outcomes import FailedEvent, FiredEvent, Outcome, RunDueResult, SkippedEvent, error_words
+from ematix_flow.orchestrate.outcomes import (
+    FailedEvent,
+    FiredEvent,
+    MissedEvent,
+    Outcome,
+    RunDueResult,
+    SkippedEvent,
+    error_words,
+)
 from ematix_flow.orchestrate.recovery import give_back, recover, take
 from ematix_flow.orchestrate.work import Lease, Work, utc_now
 from ematix_flow.plan.cron import as_utc
@@ -37,6 +45,7 @@ class _Told:
     fired: list[FiredEvent] = field(default_factory=list)
     failed: list[FailedEvent] = field(default_factory=list)
     skipped: list[SkippedEvent] = field(default_factory=list)
+    missed: list[MissedEvent] = field(default_factory=list)
 
     def skip(self, name: str, reason: str) -> None:
         self.skipped.append(SkippedEvent(name, reason))
@@ -54,7 +63,7 @@ class _Told:
             self.skip(outcome.name, outcome.reason or outcome.status)
 
     def result(self) -> RunDueResult:
-        return RunDueResult(tuple(self.fired), tuple(self.failed), tuple(self.skipped))
+        return RunDueResult(tuple(self.fired), tuple(self.failed), tuple(self.skipped), tuple(self.missed))
 
 
 def run_due(
@@ -82,6 +91,8 @@ def run_due(
     now = as_utc(now)
     for missed in desk.write_down_due(now, interval_s):
         log.warning("%s", missed)
+        telling.missed(missed.name, missed.words(), count=missed.count, last=missed.last, at=now)
+        told.missed.append(MissedEvent(missed.name, missed.count, missed.first, missed.last))
     recover(desk, telling, worker, lease_s=LEASE_S, now=now)
     _run_requests(desk, Work(store, telling, history=history), worker, told, stop)
     _run_waiting(desk, Work(store, telling, clock=_from(now), history=history), worker, told, now, stop)

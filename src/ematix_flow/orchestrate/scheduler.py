@@ -41,6 +41,9 @@ LEADER = "_scheduler_singleton"
 _WORKED = (0, 1, 130)
 """Exit codes of a worker that began: it succeeded, failed, or was interrupted."""
 _LONGEST_WAIT_S = 300.0
+_LOOK_S = 0.1
+"""How often a scheduler that rests looks whether one of its workers has ended."""
+_DISPATCHED = "dispatched by "
 SLOT_VARIABLE = "EMATIX_FLOW_SLOT"
 REQUEST_VARIABLE = "EMATIX_FLOW_REQUEST_ID"
 
@@ -114,11 +117,11 @@ class Scheduler:
         self._told: set[str] = set()
         self._swept: set[tuple[str, datetime]] = set()
         self._refused: dict[str, tuple[int, datetime]] = {}
+        self._next_attempt: datetime | None = None
 
     def run(self, stop: threading.Event, *, max_iterations: int | None = None, sleep: Any = None) -> None:
         """Tick after tick. One that fails is a metric, and a line in the log unless it says the same again."""
         log.info("scheduler started: worker_id=%s module=%s", self.worker_id, self.settings.module)
-        pause = sleep or stop.wait
         while not stop.is_set():
             try:
                 if self._refresh():
@@ -132,9 +135,20 @@ class Scheduler:
             self.pulse.ticked_at = self._clock()
             if max_iterations is not None and self.pulse.ticks >= max_iterations:
                 break
-            if not stop.is_set():
-                pause(self._pause_s())
+            if sleep is not None:
+                sleep(self._pause_s())
+            else:
+                self._rest(stop)
         log.info("scheduler stopped: worker_id=%s", self.worker_id)
+
+    def _rest(self, stop: threading.Event) -> None:
+        """Until the next time something may be due, or until a worker ends: somebody may have waited for it."""
+        until = time.monotonic() + self._pause_s()
+        while not stop.wait(max(0.0, min(_LOOK_S, until - time.monotonic()))) and time.monotonic() < until:
+            ended = self.executor.reap() if isinstance(self.executor, WatchedExecutor) else ()
+            self._reports += ended
+            if ended:
+                return
 
     def _tick_failed(self, exc: Exception) -> None:
         before, self.pulse.problem = self.pulse.problem, scrub(f"{type(exc).__name__}: {exc}")
@@ -197,16 +211,30 @@ class Scheduler:
             if report.exit_code in _WORKED:
                 self._refused.pop(name, None)
             elif report.exit_code > 0:
-                self._refuse(name, report.exit_code)
+                code = report.exit_code
+                self._refuse(name, f"its worker ended with exit code {code} before the work began; its output says why")
 
-    def _refuse(self, name: str, exit_code: int) -> None:
+    def _refuse(self, name: str, problem: str) -> None:
         """A worker that could not even begin, since its module cannot be imported, say: told, and tried less often."""
-        times = self._refused.get(name, (0, self._clock()))[0] + 1
-        wait = timedelta(seconds=min(_LONGEST_WAIT_S, self.settings.poll_s * 2**times))
-        self._refused[name] = (times, self._clock() + wait)
-        log.error("worker did not begin: pipeline=%s exit=%s; next try in %g s", name, exit_code, wait.total_seconds())
-        problem = f"its worker ended with exit code {exit_code} before the work began; its output says why"
-        self.telling.dispatch_failed(name, problem, at=self._clock())
+        now = self._clock()
+        times, before = self._refused.get(name, (0, now))
+        if (now - before).total_seconds() > self.settings.lease_s + 2 * _LONGEST_WAIT_S:
+            times = 0  # that was another trouble
+        wait = timedelta(seconds=min(_LONGEST_WAIT_S, self.settings.poll_s * 2 ** (times + 1)))
+        self._refused[name] = (times + 1, now + wait)
+        log.error("worker did not begin: pipeline=%s: %s; next try in %g s", name, problem, wait.total_seconds())
+        self.telling.dispatch_failed(name, problem, at=now)
+
+    def _report_unbegun(self) -> None:
+        """Workers that were sent for and did not come: no machine has room for the pod, the function does not start."""
+        clock = self.store.clock()
+        for claim in self.store.claims():
+            if claim.expires_at > clock or not claim.worker_id.startswith(_DISPATCHED):
+                continue
+            # Of several schedulers, the one that breaks the claim tells of it.
+            if self.store.break_claim(claim.pipeline, claim.token):
+                self.telling.count(claim.pipeline, "lease_expired")
+                self._refuse(claim.pipeline, f"no worker began within the lease of {self.settings.lease_s:g} s")
 
     def _lead(self, leader: str, stop: threading.Event) -> None:
         now = self._clock()
@@ -216,9 +244,11 @@ class Scheduler:
         interval_s = max(settings.interval_s, settings.leader_lease_s + 2 * settings.poll_s)
         for missed in desk.write_down_due(now, interval_s):
             log.warning("%s", missed)
+            self.telling.missed(missed.name, missed.words(), count=missed.count, last=missed.last, at=now)
         reached("due-written")
         recover(desk, self.telling, self.worker_id, lease_s=self.settings.lease_s, now=now)
         self._free_claims_in_doubt()
+        self._report_unbegun()
         room = _Room(desk, self.settings.max_concurrency)
         self.pulse.running = room.running
         self._claims = {ref: token for ref, token in self._claims.items() if token in room.tokens}
@@ -227,14 +257,14 @@ class Scheduler:
         candidates, held = desk.candidates(now)
         for one in held:
             self._say_once(one.name, one.reason)
+        self._next_attempt = min((one.slot.eligible_at for one in held if one.slot.eligible_at), default=None)
         remind(desk, self.telling, now)
         last_runs = self.store.last_runs() if candidates else {}
         for candidate in candidates:
             if not may_go_on():
                 log.warning("the lead was lost in the middle of a tick: the rest is another scheduler's")
                 return
-            refused = self._refused.get(candidate.name)
-            if refused is not None and refused[1] > now:
+            if self._is_refused(candidate.name, now):
                 continue
             reason = room.refusal(candidate.entry) or desk.waits_for(candidate, now, last_runs)
             if reason is not None:
@@ -242,6 +272,9 @@ class Scheduler:
                 continue
             if not self._dispatch_slot(candidate, room):
                 return
+
+    def _is_refused(self, name: str, now: datetime) -> bool:
+        return name in self._refused and self._refused[name][1] > now
 
     def _say_once(self, name: str, reason: str) -> None:
         if self._waiting.get(name) != reason:
@@ -267,7 +300,7 @@ class Scheduler:
 
     @property
     def _dispatcher(self) -> str:
-        return f"dispatched by {self.worker_id}"
+        return f"{_DISPATCHED}{self.worker_id}"
 
     def _free_claims_in_doubt(self) -> None:
         """Claims that no worker has heard of: the run log went away before it answered, or took them back."""
@@ -320,6 +353,8 @@ class Scheduler:
             entry = desk.entries.get(request.pipeline)
             if request.status != "requested" or entry is None or room.refusal(entry) is not None:
                 continue
+            if self._is_refused(entry.name, self._clock()):
+                continue
             if not may_go_on():
                 return
             token = self._claimed(entry.name)
@@ -339,6 +374,9 @@ class Scheduler:
             for entry in self._entries()
             if entry.due is not None and (moment := entry.due.schedule.next_after(now)) is not None
         ]
+        moments += [until for _, until in self._refused.values() if until > now]
+        if self._next_attempt is not None and self._next_attempt > now:
+            moments.append(self._next_attempt)
         if not moments:
             return self.settings.poll_s
         return max(0.05, min(self.settings.poll_s, (min(moments) - now).total_seconds()))

@@ -58,6 +58,7 @@ def headline(event: AlertEvent) -> str:
         "sla_breached": "is not fresh",
         "dispatch_failed": "could not be started",
         "lost": "was lost by its worker",
+        "missed": "missed scheduled times",
     }.get(event.kind, event.kind)
     return one_line(f"{event.pipeline} {said}")
 

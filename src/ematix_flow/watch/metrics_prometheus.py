@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from ematix_flow.errors import InvalidConfig, MissingDriver, PortTaken
 from ematix_flow.watch.addresses import read_address
@@ -80,7 +84,9 @@ class RunNumbers:
             both.buckets[name] = [before + after for before, after in pair]
             both.seconds[name] = self.seconds.get(name, 0.0) + later.seconds.get(name, 0.0)
         both.attempts = {**self.attempts, **later.attempts}
-        both.last_success = {**self.last_success, **later.last_success}
+        both.last_success = dict(self.last_success)
+        for name, at in later.last_success.items():
+            both.last_success[name] = max(at, both.last_success.get(name, at))
         return both
 
     def families(self) -> Iterator[Metric]:
@@ -109,7 +115,7 @@ class RunNumbers:
         """What Prometheus reads."""
         from prometheus_client import generate_latest
 
-        return bytes(generate_latest(_registry(self)))
+        return bytes(generate_latest(_registry(lambda: self)))
 
 
 def read_numbers(text: str, labels: Mapping[str, str] | None = None) -> RunNumbers:
@@ -165,6 +171,7 @@ class PrometheusMetrics(RunNumbers):
         needs_prometheus()
         address = read_address(url)
         self.port: int | None = None
+        self._of_workers: Path | None = None
         self._server: tuple[Any, threading.Thread] | None = None
         if address.port is None:
             if address.host:
@@ -174,13 +181,40 @@ class PrometheusMetrics(RunNumbers):
 
         host = address.host or "0.0.0.0"
         try:
-            self._server = start_http_server(address.port, host, registry=_registry(self))
+            self._server = start_http_server(address.port, host, registry=_registry(self._all))
         except OSError as exc:
             raise PortTaken(
                 f"Metrics cannot be served on {address.server()}: {exc.strerror or exc}.",
                 fix="choose another port, or for processes that end: textfile:///path.prom, pushgateway://host:9091",
             ) from exc
         self.port = int(self._server[0].server_port)
+
+    def for_workers(self) -> str:
+        """The URL for processes of this host that end before Prometheus asks: their numbers are served here, too.
+
+        The file stays when this process ends, so that workers that outlive it are counted by the next one.
+        """
+        name = f"workers-{self.port or 0}.prom"
+        try:
+            folder = Path("~/.ematix-flow/metrics").expanduser()
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(folder)
+        except (OSError, RuntimeError):  # no home, or one that cannot be written to
+            folder = Path(tempfile.mkdtemp(prefix="ematix-flow-metrics-"))
+        self._of_workers = folder / name
+        return f"textfile://{quote(str(self._of_workers))}"
+
+    def _all(self) -> RunNumbers:
+        """These numbers and those of workers."""
+        if self._of_workers is None:
+            return self
+        try:
+            theirs = read_numbers(self._of_workers.read_text(encoding="utf-8"))
+        except FileNotFoundError:  # none has ended yet
+            return self
+        with self._lock:
+            return self.plus(theirs)
 
     def flush(self) -> None:
         """Prometheus asks when it wants to."""
@@ -204,7 +238,7 @@ def needs_prometheus() -> None:
         ) from exc
 
 
-def _registry(numbers: RunNumbers) -> Any:
+def _registry(numbers: Callable[[], RunNumbers]) -> Any:
     from prometheus_client import CollectorRegistry
     from prometheus_client.registry import Collector
 
@@ -212,7 +246,7 @@ def _registry(numbers: RunNumbers) -> Any:
         """Asks whenever somebody asks us."""
 
         def collect(self) -> Iterable[Metric]:
-            return numbers.families()
+            return numbers().families()
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(OfTheNumbers())

@@ -217,6 +217,13 @@ class Telling:
         )
         self._alert(event, slot)
 
+    def missed(
+        self, pipeline: str, why: str, *, count: int = 1, last: datetime | None = None, at: datetime | None = None
+    ) -> None:
+        """So many scheduled times passed while nobody looked; `last` makes one such stretch another than the next."""
+        self._tell_numbers(pipeline, "missed", times=count)
+        self._alert(AlertEvent("missed", pipeline, at or self._clock(), error_message=why), last)
+
     def quality_failed(
         self, pipeline: str, why: str, *, run_id: str = "", slot: datetime | None = None, at: datetime | None = None
     ) -> None:
@@ -241,7 +248,7 @@ class Telling:
     # ── what is only counted ──
 
     def count(self, pipeline: str, outcome: str) -> None:
-        """One more of `pipeline_runs_total`: dispatched, lease_expired, and `tick_error` of the scheduler itself."""
+        """One more of `pipeline_runs_total`: dispatched, lease_expired, or `tick_error` of the scheduler itself."""
         self._tell_numbers(pipeline, outcome)
 
     def skipped(self, pipeline: str) -> None:
@@ -264,9 +271,11 @@ class Telling:
         attempt_count: int | None = None,
         rows: Mapping[str, int] | None = None,
         succeeded_at: datetime | None = None,
+        times: int = 1,
     ) -> None:
         def tell(sink: MetricsSink) -> None:
-            sink.inc_runs(pipeline, outcome)
+            for _ in range(times):
+                sink.inc_runs(pipeline, outcome)
             if took_s is not None:
                 sink.observe_duration(pipeline, took_s)
             if attempt_count is not None:
