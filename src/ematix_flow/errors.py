@@ -389,7 +389,7 @@ class StaleLease(RunError, RuntimeError):
 
 
 class RunCancelled(RunError, RuntimeError):
-    """Somebody asked the run to stop; it did so before its next step."""
+    """Somebody asked the run to stop; it did so before its next step, or before its rows became visible."""
 
     code = "FLOW513"
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import AllOf, AnyOf, ematix, pipeline
+from ematix_flow import AllOf, AnyOf, BigInt, ematix, pipeline
 from ematix_flow.contracts.orchestration import AlertEvent, LastRun, Slot
-from ematix_flow.errors import InvalidConfig
+from ematix_flow.contracts.runtime import RunRecord
+from ematix_flow.errors import InvalidConfig, StaleLease
 from ematix_flow.orchestrate import control
 from ematix_flow.orchestrate.backfill import plan_backfill
 from ematix_flow.orchestrate.desk import Desk
@@ -71,7 +72,7 @@ def test_a_pipeline_that_is_given_up_is_told_of_once_and_again_after_it_was_clea
         remind(Desk(orchestrated(), store), telling, at(minutes=minute))
     assert heard.events == [("failed", "bad"), ("failed", "bad"), ("gave_up", "bad")]
     control.retry(store, "bad")
-    for minute in range(5, 8):
+    for minute in range(4, 7):
         run_due(orchestrated(), store, telling, now=at(minutes=minute))
     assert heard.events[3:] == [("failed", "bad"), ("failed", "bad"), ("gave_up", "bad")]
 
@@ -295,3 +296,42 @@ def test_runs_are_recorded_in_the_bucket_though_claims_are_kept_in_memory() -> N
     assert run_due(orchestrated(), store, Telling([heard]), now=at(seconds=1), history=bucket).fired
     assert [record.status for record in bucket.list_runs()[0]] == ["succeeded"]
     assert store.list_runs()[1] == 0
+
+
+def test_a_slot_is_recovered_as_its_record_says_it_ended() -> None:
+    pipeline.register(name="p", schedule="* * * * *", idempotent=True)(lambda: None)
+    asked: dict[str, dict[str, Any]] = {
+        "cancelled": {"status": "cancelled", "extras": {"cancel_requested": True}},
+        "failed": {"status": "failed", "error_summary": "RuntimeError: boom"},
+        "pending": {"status": "cancelled", "error_summary": "interrupted"},  # by a signal: it may be done again
+        "pending ": {"status": "failed", "error_summary": str(StaleLease("the claim ran out"))},
+    }
+    for becomes, ended in asked.items():
+        store, heard = InMemoryRunLog(), Heard()
+        store.add_slots([Slot("p", SIX)])
+        store.move_slot(Slot("p", SIX, status="running", attempt=1, run_id="r"), expected="pending")
+        store.record_run_record(RunRecord("r", "p", started_at=SIX, finished_at=at(seconds=1), **ended))
+        recover(Desk(orchestrated(), store), Telling([heard], log=store), "bob", lease_s=30, now=at(minutes=1))
+        assert [slot.status for slot in store.slots("p")] == [becomes.strip()], becomes
+        kinds = {"cancelled": [], "failed": ["failed"]}.get(becomes, ["lost"])
+        assert [kind for kind, _ in heard.events] == kinds, becomes
+
+
+def test_an_append_that_may_have_loaded_is_not_restarted_at_its_load() -> None:
+    @ematix.table(schema="s")
+    class T:
+        id: BigInt
+
+    @ematix.pipeline(target=T, target_connection="db", mode="append", idempotent=False)
+    def load(conn: Any) -> str:
+        return "SELECT 1 AS id"
+
+    store = InMemoryRunLog()
+    steps = [{"name": "source", "status": "succeeded"}, {"name": "load:t", "status": "failed"}]
+    extras = {"steps": steps}
+    store.record_run_record(RunRecord("r", "load", "failed", SIX, at(seconds=1), failed_step="load:t", extras=extras))
+    asked = control.restart(store, "r", None)
+    result = run_due(orchestrated(), store, Telling(), now=at(minutes=1))
+    assert "would be loaded twice" in result.failed[0].error_message
+    record = store.get_run(asked)
+    assert record is not None and record.status == "failed" and "loaded twice" in str(record.error_summary)

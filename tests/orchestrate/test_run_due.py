@@ -9,6 +9,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.orchestrate.project import Project
@@ -162,7 +163,24 @@ def test_a_killed_run_that_cannot_be_repeated_is_left_to_a_person(project: Proje
     assert project.times() == {("orders", SLOT): 2, ("report", SLOT): 1}
 
 
-@pytest.mark.parametrize("point", ["slot-begun", "body-done", "outcome-noted", "slot-ended"])
+@pytest.mark.parametrize("point", ["outcome-noted", "outcome-told"])
+def test_a_failure_is_told_and_waited_after_though_its_process_is_killed_at_its_end(tmp_path: Path, point: str) -> None:
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/runs.db")
+    project.write(TWO.replace("* * * * *", "0 6 * * *"))
+    (tmp_path / "fail-orders").touch()
+    due = ("run-due", "--module", "flows", "--alerter", "stdout://", "--now")
+    killed = project.flow(*due, AT, code=-signal.SIGKILL, EMATIX_FLOW_CRASH_AT=point)
+    later = project.flow(*due, "2026-03-01T06:00:30Z", code=None)
+    assert (killed.stderr + later.stderr).count("failed: orders (attempt 1/3)") == 1, "told, and once"
+    assert "lost:" not in later.stderr, "its work had failed; nothing of it is in doubt"
+    waits = [one["reason"] for one in json.loads(later.stdout)["skipped"] if one["pipeline"] == "orders"]
+    assert waits and waits[0].startswith("retry backoff (attempt 1/3")
+    (tmp_path / "fail-orders").unlink()
+    assert project.run_due("--now", "2026-03-01T06:10:00Z")["ran"][0]["_pipeline"] == "orders"
+    assert project.times()["orders", SLOT] == 2
+
+
+@pytest.mark.parametrize("point", ["slot-begun", "body-done", "outcome-noted", "outcome-told", "slot-ended"])
 def test_a_process_killed_at_any_step_leaves_nothing_undone(project: Project, point: str) -> None:
     project.write(TWO.replace("schedule=", "idempotent=True, schedule="))
     project.flow("run-due", "--module", "flows", "--now", AT, code=-signal.SIGKILL, EMATIX_FLOW_CRASH_AT=point)
@@ -391,3 +409,54 @@ def test_references_in_the_url_of_the_run_log_are_filled_in(tmp_path: Path) -> N
     project.flow("run", "--module", "flows", "orders", "--run-log", "${PLACE}/second.db", PLACE=str(tmp_path))
     assert (tmp_path / "runs.db").exists() and (tmp_path / "second.db").exists()
     assert not list(tmp_path.glob("*$*"))
+
+
+def test_a_cancelled_run_is_interrupted_in_the_middle_of_a_step(project: Project) -> None:
+    project.write(TWO)
+    (project.folder / "hold-orders").touch()
+    running = project.start("run-due", "--module", "flows", "--now", AT, "--alerter", "stdout://")
+    project.until(project.executions)
+    run_id = json.loads(project.flow("runs", "list", "--pipeline", "orders", "--json").stdout)[0]["run_id"]
+    project.flow("cancel", run_id)
+    assert running.wait(timeout=20) == 0, project.said()  # the file that holds it is still there
+    assert _status(project, run_id) == "cancelled"
+    assert "[ALERT]" not in project.said(), "somebody wanted it so"
+    again = project.run_due("--now", "2026-03-01T06:00:40Z")
+    assert again["ran"] == [] and project.times() == {("orders", SLOT): 1}, "it stays cancelled"
+
+
+def test_a_load_that_is_cancelled_in_its_statement_leaves_nothing_behind(tmp_path: Path, pg_url: str) -> None:
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/runs.db")
+    project.write(
+        """
+from ematix_flow import Annotated, BigInt, ematix, pk
+
+@ematix.table(schema="public")
+class Slowly:
+    id: Annotated[BigInt, pk()]
+
+@ematix.pipeline(target=Slowly, mode="append")
+def load(conn):
+    if (HERE / "quick").exists():
+        return "SELECT g AS id FROM generate_series(1, 3) g"
+    return "SELECT g AS id FROM generate_series(1, 3) g, pg_sleep(50)"
+"""
+    )
+    try:
+        words = ("run", "--module", "flows", "load")
+        running = project.start(*words, EMATIX_FLOW_DSN=pg_url)
+        with psycopg.connect(pg_url, autocommit=True) as db:
+            sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+            project.until(lambda: db.execute(sleeping).fetchone() == (1,))
+            run_id = json.loads(project.flow("runs", "list", "--json").stdout)[0]["run_id"]
+            project.flow("cancel", run_id)
+            assert running.wait(timeout=20) == 1, project.said()
+            assert "was cancelled" in project.said()
+            assert _status(project, run_id) == "cancelled"
+            project.until(lambda: db.execute(sleeping).fetchone() == (0,), within=10)
+            assert db.execute("SELECT count(*) FROM public.slowly").fetchone() == (0,)
+            (tmp_path / "quick").touch()
+            project.flow(*words, EMATIX_FLOW_DSN=pg_url)
+            assert db.execute("SELECT count(*) FROM public.slowly").fetchone() == (3,)
+    finally:
+        project.close()

@@ -67,7 +67,7 @@ def run(args: Namespace, console: Console) -> int:
         else:
             record = control.cancel(store, args.name)
             said = {"run_id": record.run_id, "pipeline": record.pipeline}
-            text = f"{record.run_id}: asked to stop before its next step"
+            text = f"{record.run_id}: asked to stop"
     if console.is_json:
         console.json(said)
     else:

@@ -43,7 +43,7 @@ COMMANDS = (
     Command("clear", "ematix_flow.cli.control", "forget failures and what waits; back on schedule"),
     Command("pause", "ematix_flow.cli.control", "let nobody start a pipeline"),
     Command("resume", "ematix_flow.cli.control", "let a paused pipeline start again"),
-    Command("cancel", "ematix_flow.cli.control", "ask a run to stop before its next step"),
+    Command("cancel", "ematix_flow.cli.control", "ask a run to stop"),
     Command("consume", "ematix_flow.cli.consume", "run a stream until it is told to stop"),
     Command("consume-list", "ematix_flow.cli.consume", "the streams of a module"),
     Command("state", "ematix_flow.cli.state", "what a stream remembers: check, inspect, reset"),

@@ -63,7 +63,7 @@ def resume(store: RunLog, name: str) -> bool:
 
 
 def cancel(store: RunLog, run_id: str) -> RunRecord:
-    """Ask a run to stop before its next step.
+    """Ask a run to stop: it is interrupted within seconds, or before its next step where that is not possible.
 
     Raises:
         UnknownName: (a KeyError) There is no such run.

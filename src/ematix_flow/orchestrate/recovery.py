@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import random
 from dataclasses import replace
 from datetime import datetime
 
 from ematix_flow.contracts.orchestration import AttemptState, Claim, RunLog, Slot
+from ematix_flow.contracts.runtime import RunRecord
 from ematix_flow.declare.redaction import scrub
+from ematix_flow.errors import StaleLease
 from ematix_flow.orchestrate.desk import Desk
 from ematix_flow.orchestrate.identity import is_dead, spoken
+from ematix_flow.plan.retries import after_failure
 from ematix_flow.run.registered import Orchestrated
+from ematix_flow.run.runlogs.sql_history import WORKER_LOST
 from ematix_flow.watch.telling import Telling
 
 log = logging.getLogger(__name__)
@@ -80,11 +85,15 @@ def _recover_slot(store: RunLog, entry: Orchestrated, slot: Slot, token: str, te
     if record is not None and record.status == "succeeded":
         # It was lost after its work was done; only the end of the slot was not written down.
         store.record_run(entry.name, record.finished_at or now, True, slot=slot.at)
-        ended = replace(slot, status="succeeded")
-        if not store.move_slot(ended, expected="running", token=token):
-            return
         telling.succeeded(entry.name, run_id=record.run_id, slot=slot.at, failures=state.attempt_count, at=now)
         store.clear_attempt_state(entry.name)
+        store.move_slot(replace(slot, status="succeeded"), expected="running", token=token)
+        return
+    if record is not None and record.status == "cancelled" and record.extras.get("cancel_requested"):
+        store.move_slot(replace(slot, status="cancelled", reason="cancelled by hand"), expected="running", token=token)
+        return
+    if record is not None and record.status == "failed" and not _was_lost(record):
+        _end_failed(store, entry, slot, record, state, token, telling, now)
         return
     again = entry.is_repeatable and slot.attempt < max(LOST_AT_MOST, entry.retry.max_attempts)
     reason = "worker lost"
@@ -104,6 +113,56 @@ def _recover_slot(store: RunLog, entry: Orchestrated, slot: Slot, token: str, te
         entry.name, run_id=slot.run_id or "", slot=slot.at, attempt_count=slot.attempt, is_repeated=again, at=now
     )
     log.warning("%s: the worker of %s was lost; %s", entry.name, slot.run_id, "tried again" if again else reason)
+
+
+def _was_lost(record: RunRecord) -> bool:
+    """Whether it failed only because its process, or its claim, was gone."""
+    said = record.error_summary or ""
+    return said == WORKER_LOST or StaleLease.code in said
+
+
+def _end_failed(
+    store: RunLog,
+    entry: Orchestrated,
+    slot: Slot,
+    record: RunRecord,
+    state: AttemptState,
+    token: str,
+    telling: Telling,
+    now: datetime,
+) -> None:
+    """Its work had failed before its worker was lost: what the worker would have written down and told is so now."""
+    # The worker may have counted it already, and then told of it under that number: it is not counted twice.
+    count = max(state.attempt_count, slot.attempt, 1)
+    said = record.error_summary or "it failed"
+    after = after_failure(
+        replace(entry.retry, retry_on=()),  # of the error only its text is left
+        replace(state, attempt_count=count - 1),
+        slot,
+        now,
+        RuntimeError(said),
+        jitter=random.Random(),
+    )
+    store.record_run(entry.name, record.finished_at or now, False)
+    store.record_attempt(entry.name, after.state)
+    telling.failed(
+        entry.name,
+        said,
+        run_id=record.run_id,
+        slot=slot.at,
+        attempt_count=count,
+        max_attempts=entry.retry.max_attempts,
+        gave_up=after.gave_up,
+        at=now,
+    )
+    moved = replace(
+        slot,
+        status="failed" if after.retry_at is None else "pending",
+        eligible_at=after.retry_at,
+        first_failed_at=slot.first_failed_at or now,
+        reason=said.splitlines()[0],
+    )
+    store.move_slot(moved, expected="running", expected_attempt=slot.attempt, token=token)
 
 
 def give_back(store: RunLog, token: str) -> None:

@@ -20,7 +20,7 @@ from ematix_flow.contracts.run_context import RunContext, running
 from ematix_flow.contracts.runtime import RunHistory, RunObserver, RunRecord
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.redaction import scrub
-from ematix_flow.errors import RunCancelled, StaleLease
+from ematix_flow.errors import FlowError, InvalidConfig, RunCancelled, StaleLease
 from ematix_flow.orchestrate.heartbeat import Heartbeat
 from ematix_flow.orchestrate.outcomes import Outcome, cause_of, error_words
 from ematix_flow.plan.retries import after_failure
@@ -112,6 +112,9 @@ class Work:
         """A run that somebody asked for: its record is there already and gets the outcome."""
         asked = request.extras
         restart_from = asked.get("restart_from_step")
+        refusal = self._refusal(entry, str(restart_from), asked.get("prior_run_id")) if restart_from else None
+        if refusal is not None:
+            return self._refused(entry, request, refusal)
         logical_run = self._logical_run_of(asked.get("prior_run_id")) if restart_from else None
         context = self._context(
             entry,
@@ -121,6 +124,28 @@ class Work:
             facts={**asked, "trigger": "request", "logical_run": logical_run or request.run_id},
         )
         return self._done(entry, context, lease, logical_run or request.run_id, None)
+
+    def _refusal(self, entry: Orchestrated, step: str, prior_run_id: Any) -> FlowError | None:
+        """Why a pipeline cannot begin at a step: its rows may be there already, and nothing would know them again."""
+        if not isinstance(entry.thing, Pipeline) or entry.is_repeatable or step.startswith("post["):
+            return None
+        prior = self.store.get_run(str(prior_run_id)) if prior_run_id else None
+        steps = prior.extras.get("steps", ()) if prior is not None else ()
+        loads = [one for one in steps if str(one.get("name")).startswith("load")]
+        if loads and all(one.get("status") in ("pending", "skipped") for one in loads):
+            return None  # it did not get so far
+        return InvalidConfig(
+            f"'{entry.name}' is not restarted at '{step}': what the earlier run has loaded would be loaded twice.",
+            fix="see what the target holds, then run it by hand; or declare idempotent=True if it can be repeated",
+        )
+
+    def _refused(self, entry: Orchestrated, request: RunRecord, refusal: FlowError) -> Outcome:
+        record = self.store.get_run(request.run_id) or request
+        ended = max(utc_now(), record.started_at)
+        self.store.record_run_record(
+            replace(record, status="failed", finished_at=ended, error_summary=scrub(str(refusal)))
+        )
+        return Outcome(entry.name, "failed", request.run_id, error=refusal)
 
     def run_by_hand(self, entry: Orchestrated, lease: Lease, *, logical_run: str | None = None) -> Outcome:
         """A run that no slot stands behind. Its success ends a row of failures like any other."""
@@ -153,23 +178,35 @@ class Work:
         self, entry: Orchestrated, context: RunContext, lease: Lease, logical_run: str | None, begun: Slot | None
     ) -> Outcome:
         began = time.monotonic()
+        heartbeat = Heartbeat(
+            self.store,
+            lease.token,
+            lease_s=lease.lease_s,
+            every_s=lease.heartbeat_s,
+            is_cancelled=lambda: self._is_cancelled(context.run_id),
+        )
         try:
             with (
-                Heartbeat(self.store, lease.token, lease_s=lease.lease_s, every_s=lease.heartbeat_s),
+                heartbeat,
                 use_run_log(self.history),
                 running(context),
                 kept_output(context.run_id, default=context.facts.get("trigger") != "manual"),
+                heartbeat.interruptible(),
             ):
                 result = self._body(entry, logical_run)
         except StaleLease as exc:
             log.warning("%s: %s", entry.name, exc.message)
             return Outcome(entry.name, "lost", context.run_id, error=exc, reason=exc.message)
         except RunCancelled as exc:
-            return self._cancelled(entry, context, begun, lease, exc)
+            return self._cancelled(entry, context, begun, lease, exc, time.monotonic() - began)
         except KeyboardInterrupt as exc:
+            if heartbeat.has_interrupted:
+                return self._cancelled(entry, context, begun, lease, exc, time.monotonic() - began)
             self._interrupted(entry, context, begun, lease, exc)
             raise
         except Exception as exc:
+            if heartbeat.has_interrupted:  # whoever was in the middle of something put it in words of its own
+                return self._cancelled(entry, context, begun, lease, exc, time.monotonic() - began)
             return self._failed(entry, context, begun, lease, exc, time.monotonic() - began)
         reached("body-done")
         if isinstance(result, Mapping) and result.get("errors"):
@@ -203,6 +240,10 @@ class Work:
             record_patience_s=PATIENCE_S,
             **fields,
         )
+
+    def _is_cancelled(self, run_id: str) -> bool:
+        record = self.store.get_run(run_id)
+        return record is not None and bool(record.extras.get("cancel_requested"))
 
     def _require(self, lease: Lease, name: str, run_id: str) -> None:
         """Nothing is committed by a run whose claim went to somebody else."""
@@ -265,10 +306,8 @@ class Work:
             stands_for = run.slot or utc_now()
             self._patiently(lambda: self.store.record_run(entry.name, utc_now(), True, slot=stands_for))
         reached("outcome-noted")
-        if not self._moved(begun, lease, status="succeeded", eligible_at=None):
-            return Outcome(entry.name, "lost", run.run_id, result, reason=_NOT_MINE)
-        reached("slot-ended")
         if not _is_backfill(begun):
+            # Told before the slot ends, too: after that nobody would look at it again.
             self.telling.succeeded(
                 entry.name,
                 run_id=run.run_id,
@@ -280,6 +319,10 @@ class Work:
             )
             if state.attempt_count:
                 self._patiently(lambda: self.store.clear_attempt_state(entry.name))
+        reached("outcome-told")
+        if not self._moved(begun, lease, status="succeeded", eligible_at=None):
+            return Outcome(entry.name, "lost", run.run_id, result, reason=_NOT_MINE)
+        reached("slot-ended")
         return Outcome(entry.name, "succeeded", run.run_id, result, attempt_count=state.attempt_count + 1)
 
     def _failed(
@@ -310,10 +353,8 @@ class Work:
             self._patiently(lambda: self.store.record_run(entry.name, utc_now(), False))
         if counts:
             self._patiently(lambda: self.store.record_attempt(entry.name, after.state))
-        if not self._moved(
-            begun, lease, status=status, eligible_at=after.retry_at, first_failed_at=first, reason=reason
-        ):
-            return Outcome(entry.name, "lost", run.run_id, error=error, reason=_NOT_MINE)
+        reached("outcome-noted")
+        # Told before the slot is moved: after that nobody would look at this attempt again.
         self.telling.failed(
             entry.name,
             cause_of(error),
@@ -325,6 +366,11 @@ class Work:
             took_s=took_s,
             at=now,
         )
+        reached("outcome-told")
+        if not self._moved(
+            begun, lease, status=status, eligible_at=after.retry_at, first_failed_at=first, reason=reason
+        ):
+            return Outcome(entry.name, "lost", run.run_id, error=error, reason=_NOT_MINE)
         return Outcome(
             entry.name,
             "failed",
@@ -337,9 +383,22 @@ class Work:
         )
 
     def _cancelled(
-        self, entry: Orchestrated, run: RunContext, begun: Slot | None, lease: Lease, error: BaseException
+        self,
+        entry: Orchestrated,
+        run: RunContext,
+        begun: Slot | None,
+        lease: Lease,
+        error: BaseException,
+        took_s: float,
     ) -> Outcome:
+        record = self._patiently(lambda: self.store.get_run(run.run_id))
+        if record is not None and record.status == "succeeded":  # its rows were visible already
+            return self._succeeded(entry, run, begun, lease, record.extras.get("result"), took_s)
+        if record is not None and record.status == "failed":
+            self._patiently(lambda: self.store.record_run_record(replace(record, status="cancelled")))
         self._moved(begun, lease, status="cancelled", reason="cancelled by hand")
+        if not isinstance(error, RunCancelled):
+            error = RunCancelled("The run was cancelled in the middle of a step.")
         return Outcome(entry.name, "cancelled", run.run_id, error=error, reason="cancelled")
 
     def _interrupted(
