@@ -8,9 +8,11 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -335,3 +337,34 @@ def test_runs_are_recorded_in_the_chosen_log_else_in_the_default(tmp_project: Pa
     assert default.path == Path("~/.ematix-flow/run_log.db").expanduser()
     assert current_run_log() is default, "opened once"
     default.close()
+
+
+def test_a_time_of_day_that_jumps_takes_no_claim_from_a_process_that_is_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = SqliteRunLog(tmp_path / "log.db")
+    token = log.claim("p", "ann", 60).token
+    assert token is not None
+    for hours in (1, -1):
+        jumped = time.time_ns() + hours * 3600 * 10**9
+        with monkeypatch.context() as patched:
+            patched.setattr("time.time_ns", lambda jumped=jumped: jumped)
+            patched.setattr("ematix_flow.run.runlogs.sqlite.datetime", _clock_of(jumped))
+            other = SqliteRunLog(tmp_path / "log.db")  # another process, which has seen only the new time of day
+            assert not other.claim("p", "bob", 60).acquired, hours
+            assert log.holds(token) and list(other.sweep_expired_leases()) == []
+            assert log.heartbeat(token, 60) and other.holds(token)
+            other.close()
+    short = log.claim("q", "ann", 0.05).token
+    time.sleep(0.1)
+    assert short is not None and not log.holds(short), "a lease still ends"
+    log.close()
+
+
+def _clock_of(nanoseconds: int) -> type[datetime]:
+    class Set(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.fromtimestamp(nanoseconds / 10**9, tz)
+
+    return Set

@@ -65,6 +65,20 @@ def this_process() -> ProcessMark:
     return ProcessMark(socket.gethostname(), pid, _start_of(pid), _pid_namespace())
 
 
+def boot_mark() -> str | None:
+    """What all processes of this machine that share its steady clock (`time.monotonic`) have in common until it is
+    started again; None where the system does not tell."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    try:
+        clocks = os.readlink(_PROC / "self/ns/time")  # a container may have a steady clock of its own
+    except OSError:
+        clocks = ""
+    return f"{boot} {clocks}".strip() if boot else None
+
+
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -79,9 +79,9 @@ class SqlRunLog(KeepsHistory, KeepsClaims):
 
         def work(db: Db) -> int:
             pause = db.words.insert(
-                "pauses", columns, key="pipeline_name", replacing=columns[2:], values={"since": "{later}"}
+                "pauses", columns, key="pipeline_name", replacing=columns[2:], values={"since": "{moment}"}
             )
-            return db.change(pause, pipeline, 0, rows.storable(by), rows.storable(reason))
+            return db.change(pause, pipeline, rows.storable(by), rows.storable(reason))
 
         self._ask(work)
 

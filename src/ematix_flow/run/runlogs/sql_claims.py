@@ -128,7 +128,7 @@ class KeepsClaims(SqlStore):
         me = token_hex(16)  # what carries it was added here, also when the connection broke just after
 
         def work(db: Db) -> list[tuple[Any, ...]]:
-            now = rows.instant(_clock(db))
+            ((now,),) = db.rows("SELECT {moment}")
             for start in range(0, len(ordered), _SLOTS_AT_ONCE):
                 some = ordered[start : start + _SLOTS_AT_ONCE]
                 insert = db.words.insert(
@@ -201,8 +201,8 @@ class KeepsClaims(SqlStore):
         row = rows.slot_row(slot)
         changes = ", ".join(f"{column} = ?" for column in SLOT_COLUMNS[2:])
         key = "WHERE pipeline_name = ? AND slot_at = ?"
-        move = f"UPDATE @slots SET {changes}, changed_at = {{later}} {key} AND status = ?"
-        values = [*row[2:], 0, *row[:2], expected]
+        move = f"UPDATE @slots SET {changes}, changed_at = {{moment}} {key} AND status = ?"
+        values = [*row[2:], *row[:2], expected]
         if expected_attempt is not None:
             move += " AND attempt = ?"
             values.append(expected_attempt)

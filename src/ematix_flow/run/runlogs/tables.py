@@ -122,5 +122,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             seen_at {instant} NOT NULL
         )
         """,
+        # Where leases go by the steady clock of a machine: what its zero is called, by the machine's start.
+        """
+        CREATE TABLE IF NOT EXISTS @lease_clocks (
+            boot {name} PRIMARY KEY,
+            zero_us {number} NOT NULL
+        )
+        """,
     ),
 )

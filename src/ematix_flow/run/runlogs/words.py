@@ -1,7 +1,7 @@
 """What differs between the databases a run log can lie in, as data; statements are written once, in these words.
 
-In a statement `?` is a value, `@` stands before the name of a table, and `{later}` is the instant that lies so many
-microseconds (one value) after the database's own now.
+In a statement `?` is a value, `@` stands before the name of a table, `{moment}` is the database's own now, and
+`{later}` the instant that lies so many microseconds (one value) after it, by the clock that leases are measured by.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ class Words:
     """One database's spelling.
 
     Attributes:
-        later: The clock: an instant as stored, so many microseconds (one value) from now.
+        later: The clock of leases: an instant as stored, so many microseconds (one value) from now.
+        moment: The time of day, where that is another clock.
         types: What `{name}`, `{word}`, `{instant}`, `{text}`, `{number}` and `{real}` are in its tables.
         begin: Begins a transaction that will write.
         lock: Ends a query whose rows nobody else may change until the transaction ends.
@@ -28,6 +29,7 @@ class Words:
 
     later: str
     types: Mapping[str, str]
+    moment: str = ""
     begin: str = "BEGIN"
     lock: str = ""
     alone: tuple[str | None, str | None] = (None, None)
@@ -50,7 +52,8 @@ class Words:
         """A statement as the driver takes it."""
         found = self._spelled.get(statement)
         if found is None:
-            found = statement.replace("{later}", self.later)
+            found = statement.replace("{moment}", self.moment or self.later.replace("?", "0"))
+            found = found.replace("{later}", self.later)
             if self.formats:
                 found = found.replace("%", "%%").replace("?", "%s")
             found = self._spelled[statement] = found.replace(
@@ -98,7 +101,9 @@ class Words:
 _TEXT = {"name": "TEXT", "word": "TEXT", "instant": "TEXT", "text": "TEXT", "number": "INTEGER", "real": "REAL"}
 
 SQLITE = Words(
-    later="flow_later(?)",  # a function of the connection's own: SQLite's clock knows no microseconds
+    # Functions of the connection's own: SQLite's clock knows no microseconds, and is set like any other.
+    later="flow_later(?)",
+    moment="flow_moment()",
     types=_TEXT,
     begin="BEGIN IMMEDIATE",
 )
