@@ -31,7 +31,11 @@ def configure(parser: CommandParser) -> None:
     add_module(parser)
     parser.add_argument("--now", type=instant, metavar="ISO", help="as if it were that time; naive means UTC")
     parser.add_argument(
-        "--interval", type=positive, default=60.0, metavar="S", help="how often this command is called (default 60)"
+        "--interval",
+        type=positive,
+        default=60.0,
+        metavar="S",
+        help="how often this command is called: older times are missed (default 60)",
     )
     add_spark_place(parser)
     add_run_log(parser, may_be_off=True)

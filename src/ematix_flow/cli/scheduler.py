@@ -37,7 +37,7 @@ def configure(parser: CommandParser) -> None:
         ("--poll-interval", 10.0, "seconds between two looks at the run log"),
         ("--lease-seconds", 300.0, "a worker that is silent for so long has lost its pipeline"),
         ("--leader-lease-seconds", 60.0, "a scheduler that is silent for so long has lost the lead"),
-        ("--interval", 60.0, "fire times that passed longer ago count as missed"),
+        ("--interval", 60.0, "fire times that passed longer ago count as missed; at least leader lease and two polls"),
     ):
         parser.add_argument(name, type=positive, default=default, metavar="S", help=f"{what} (default {default:g})")
     parser.add_argument(
