@@ -307,6 +307,26 @@ def test_health_says_whether_ticks_come(project: Project) -> None:
     assert facts["ok"] is True and facts["ticks"] >= 1 and facts["dispatched"] == 1
 
 
+def test_workers_are_handed_the_url_of_the_run_log_as_it_is_written(tmp_path: Path) -> None:
+    """So that a secret in it stands in no process and no Job that others can look at."""
+    project = Project(tmp_path, "sqlite:///${PLACE}/runs.db")
+    project.write(
+        """
+@pipeline.register(name="orders", schedule="* * * * * */2")
+def orders():
+    (HERE / "told").write_text(os.environ["EMATIX_FLOW_RUN_LOG_URL"])
+    ran("orders")
+"""
+    )
+    try:
+        scheduler(project, PLACE=str(tmp_path))
+        project.until(project.executions)
+        assert (tmp_path / "told").read_text() == "sqlite:///${PLACE}/runs.db"
+        assert (tmp_path / "runs.db").exists()
+    finally:
+        project.close()
+
+
 @pytest.mark.parametrize("executor", ["subprocess+python://", "workers://?count=1"])
 def test_the_port_of_the_scheduler_serves_what_its_workers_count(tmp_path: Path, executor: str) -> None:
     project = Project(tmp_path, f"sqlite:///{tmp_path}/runs.db")

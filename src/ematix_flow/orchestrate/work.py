@@ -395,7 +395,9 @@ class Work:
         if record is not None and record.status == "succeeded":  # its rows were visible already
             return self._succeeded(entry, run, begun, lease, record.extras.get("result"), took_s)
         if record is not None and record.status == "failed":
-            self._patiently(lambda: self.store.record_run_record(replace(record, status="cancelled")))
+            # Whoever was interrupted in the middle of something said what it saw of that; it is not why the run ended.
+            ended = replace(record, status="cancelled", error_summary="cancelled by hand")
+            self._patiently(lambda: self.store.record_run_record(ended))
         self._moved(begun, lease, status="cancelled", reason="cancelled by hand")
         if not isinstance(error, RunCancelled):
             error = RunCancelled("The run was cancelled in the middle of a step.")
