@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LEASE_S = 60.0
+_WITHOUT = (
+    "without a run log in a database nobody is kept from running the same pipeline at the same time, `flow cancel` "
+    "does not reach this run, its end does not count for the schedule, and its alerts may be sent more than once"
+)
 
 
 def configure(parser: CommandParser) -> None:
@@ -63,15 +67,11 @@ def run(args: Namespace, console: Console) -> int:
     entry = declared_entry(args.module, args.name)
     with (
         spark_place(args),
-        run_log_for_writing(args, console) as history,
+        run_log_for_writing(args, console, without=_WITHOUT) as history,
         watching(args, console, claimable(history)) as telling,
     ):
-        if claimable(history) is None:
-            console.warning(
-                "without a run log in a database nobody is kept from running the same pipeline at the same time, "
-                "`flow cancel` does not reach this run, its end does not count for the schedule, and its alerts may be "
-                "sent more than once"
-            )
+        if args.no_run_log or (history is not None and claimable(history) is None):
+            console.warning(_WITHOUT)
         result = _result(entry, args, console, history, telling)
     console.json(result)
     return 1 if isinstance(result, Mapping) and result.get("errors") else 0

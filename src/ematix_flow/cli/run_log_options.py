@@ -34,9 +34,17 @@ def add_run_log(parser: ArgumentParser, *, may_be_off: bool) -> None:
 
 
 @contextmanager
-def run_log_for_writing(args: Namespace, console: Console) -> Iterator[RunLog | None]:
-    """The run log that a run is recorded in; None when switched off, or after one warning when it cannot be had."""
-    history = None if args.no_run_log else open_run_log(args.run_log_url or args.run_log_path, warn=console.warning)
+def run_log_for_writing(args: Namespace, console: Console, *, without: str = "") -> Iterator[RunLog | None]:
+    """The run log that a run is recorded in; None when switched off, or after one warning when it cannot be had.
+
+    Args:
+        without: What is not promised then; part of that warning.
+    """
+
+    def warn(line: str) -> None:
+        console.warning(f"{line}; {without}" if without else line)
+
+    history = None if args.no_run_log else open_run_log(args.run_log_url or args.run_log_path, warn=warn)
     try:
         yield history
     finally:
