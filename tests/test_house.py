@@ -201,6 +201,18 @@ def missing_head(module: Module) -> str | None:
     return None if has_future or len(module.tree.body) == 1 else "lacks `from __future__ import annotations`"
 
 
+def times_read_unevenly(module: Module) -> list[int]:
+    """Uses of `datetime.fromisoformat`, which before Python 3.11 refuses `Z`, outside of the reader that knows it."""
+    return [
+        node.lineno
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr == "fromisoformat"
+        and ast.unparse(node.value) not in ("date", "datetime.date")
+        and module.place != "declare/instants.py"
+    ]
+
+
 def more_than_reexports(module: Module) -> list[int]:
     """Lines of a window that are neither docstring, import, nor what a lazy re-export is made of."""
 
@@ -251,6 +263,12 @@ def test_importing_does_nothing(module: Module) -> None:
 @every_module
 def test_every_file_says_what_it_is_for(module: Module) -> None:
     assert missing_head(module) is None, f"{module.place} {missing_head(module)}"
+
+
+@every_module
+def test_times_are_read_alike_by_every_python(module: Module) -> None:
+    lines = times_read_unevenly(module)
+    assert not lines, f"{module.place} reads times itself in lines {lines}; see declare/instants.py"
 
 
 @every_module
@@ -349,6 +367,8 @@ def test_deeds_at_import_are_seen() -> None:
 def test_other_rules_are_seen_failing() -> None:
     assert relative_imports(sample("run/x.py", "from . import y")) == [4]
     assert more_than_reexports(sample("types.py", "X = 1")) == [4]
+    assert times_read_unevenly(sample("run/x.py", "a = datetime.fromisoformat(text)")) == [4]
+    assert not times_read_unevenly(sample("run/x.py", "a = date.fromisoformat(text)"))
     assert not more_than_reexports(
         sample("types.py", "from ematix_flow.declare.columns import Text\n__all__ = ['Text']")
     )

@@ -19,6 +19,7 @@ from ematix_flow.contracts.plans import AppliedRun, OpenedRun, SettleReport
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.contracts.streams import STREAM
 from ematix_flow.declare.columns import BigInt, ColumnType, String, Text, TimestampTZ
+from ematix_flow.declare.instants import time_of
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import InvalidIdentifier, WriteConflict
 
@@ -384,4 +385,4 @@ def _instant(stored: Any) -> datetime | None:
         return None
     if isinstance(stored, datetime):
         return stored if stored.tzinfo is not None else stored.replace(tzinfo=timezone.utc)
-    return datetime.fromisoformat(str(stored).replace("Z", "+00:00"))
+    return time_of(str(stored))

@@ -20,6 +20,7 @@ from ematix_flow.backends.files_store import require_no_pattern
 from ematix_flow.backends.transport import quoted, spark_type
 from ematix_flow.contracts.table_writes import MergeClause, TableChange, TableWrite
 from ematix_flow.declare.columns import Timestamp
+from ematix_flow.declare.instants import instant_of
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.errors import BackendError, InvalidSource, MissingDriver, RouteImpossible, WriteConflict
 
@@ -123,9 +124,7 @@ def rows_of(spark: SparkSession, path: str, moment: int | str | None) -> DataFra
 
 def _version_at(path: str, moment: str) -> int:
     """The version that was the newest at a time, which commits have by their files: what Spark goes by."""
-    asked = datetime.fromisoformat(moment)
-    asked = asked if asked.tzinfo else asked.replace(tzinfo=timezone.utc)
-    micros = round((asked - datetime(1970, 1, 1, tzinfo=timezone.utc)).total_seconds() * 1e6)
+    micros = round((instant_of(moment) - datetime(1970, 1, 1, tzinfo=timezone.utc)).total_seconds() * 1e6)
     found: int | None = None
     last = -1
     for file in sorted(Path(path, "_delta_log").glob("[0-9]*.json")):

@@ -30,6 +30,7 @@ from ematix_flow.backends.locks import digest
 from ematix_flow.contracts.plans import PATH_OF, AppliedRun, OpenedRun, SettleReport
 from ematix_flow.contracts.runtime import instant_text
 from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.instants import instant_of
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import AlreadyRunning, WriteConflict
 
@@ -175,7 +176,7 @@ class JsonBooks(ABC):
             watermark=(state.mark.column, state.mark.value) if state.mark else None,
             resumed=interrupted is not None and chosen == interrupted["logical_run"],
             applied=state.applied_run(chosen),
-            settled_at=datetime.fromisoformat(settled) if settled else None,
+            settled_at=instant_of(settled) if settled else None,
         )
 
     def peek(self, pipeline: str) -> tuple[str, str] | None:

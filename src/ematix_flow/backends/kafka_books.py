@@ -39,6 +39,7 @@ from ematix_flow.contracts.plans import PATH_OF, AppliedRun, OpenedRun, SettleRe
 from ematix_flow.contracts.runtime import instant_text
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.contracts.streams import StreamBatch
+from ematix_flow.declare.instants import instant_of
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import AlreadyRunning, ConnectionFailed, StatementFailed
 
@@ -219,7 +220,7 @@ class KafkaBooks:
             watermark=(mark["column_name"], mark["last_value"]) if mark else None,
             resumed=interrupted is not None and chosen == interrupted["logical_run"],
             applied=AppliedRun(chosen, applied["run_id"], applied["metrics"]) if applied else None,
-            settled_at=datetime.fromisoformat(settled) if settled else None,
+            settled_at=instant_of(settled) if settled else None,
         ), self.state.end
 
     def _create_topic(self) -> None:

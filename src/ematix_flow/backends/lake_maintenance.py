@@ -19,6 +19,7 @@ from ematix_flow.backends.json_books import BOOKS, file_name
 from ematix_flow.contracts.maintenance import FileCount, MaintenanceReport, TableFiles
 from ematix_flow.contracts.runtime import instant_text
 from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.instants import instant_of
 from ematix_flow.declare.maintenance import Maintenance
 from ematix_flow.errors import AlreadyRunning, InvalidPlan, WriteConflict, counted
 
@@ -65,7 +66,7 @@ class LakeMaintenance(ABC):
     def last(self, table: TableRef) -> datetime | None:
         with self.store.explained():
             at = (self._book(table) or {}).get("at")
-        return datetime.fromisoformat(at) if at else None
+        return instant_of(at) if at else None
 
     def _files(self, spark: SparkSession, table: TableRef) -> TableFiles:
         folder = self.backend.folder_of(table)
@@ -169,7 +170,7 @@ class LakeMaintenance(ABC):
             self._write_book(table, {"since": instant_text(now)})
             return False
         # What failed is not tried again by every load, but when the time has passed once more.
-        known = [datetime.fromisoformat(book[key]) for key in ("since", "tried", "at") if key in book]
+        known = [instant_of(book[key]) for key in ("since", "tried", "at") if key in book]
         return now - max(known) >= wanted.every
 
     def _book(self, table: TableRef) -> dict[str, Any] | None:

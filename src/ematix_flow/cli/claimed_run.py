@@ -8,13 +8,13 @@ import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ematix_flow.cli.declared import declared_entry, prints_on_stderr
 from ematix_flow.cli.run_due import claimable
 from ematix_flow.cli.spark_options import spark_place
 from ematix_flow.cli.watch_options import watching
+from ematix_flow.declare.instants import time_of
 from ematix_flow.errors import InvalidConfig
 from ematix_flow.orchestrate.identity import worker_name
 from ematix_flow.orchestrate.outcomes import Outcome, error_words
@@ -89,7 +89,7 @@ def _worked(work: Work, store: RunLog, entry: Orchestrated, lease: Lease) -> Out
     written = os.environ.get(SLOT_VARIABLE)
     if not written:
         return work.run_by_hand(entry, lease)
-    at = datetime.fromisoformat(written.replace("Z", "+00:00"))
+    at = time_of(written)
     slot = next(iter(store.slots(entry.name, since=at, until=at)), None)
     if slot is None or slot.status != "pending":
         state = slot.status if slot is not None else "unknown"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentTypeError, Namespace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ematix_flow.cli.declared_stream import add_stream, declared_stream
 from ematix_flow.cli.state import add_confirmation, position_text
+from ematix_flow.declare.instants import instant_of
 from ematix_flow.run.stream_state import Place, StreamState
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def _place(text: str) -> Place:
         return Place(when="earliest" if kind == "earliest" else "latest")
     try:
         if kind == "timestamp":
-            moment = datetime.fromisoformat(rest.replace("Z", "+00:00"))
-            return Place(when=moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc))
+            return Place(when=instant_of(rest))
         if kind == "offset":
             return Place(offset=json.loads(rest))
     except ValueError as exc:

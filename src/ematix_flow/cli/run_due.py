@@ -16,6 +16,7 @@ from ematix_flow.cli.declared import add_module, load, prints_on_stderr
 from ematix_flow.cli.run_log_options import add_run_log, run_log_for_writing
 from ematix_flow.cli.spark_options import add_spark_place, spark_place
 from ematix_flow.cli.watch_options import add_watching, watching
+from ematix_flow.declare.instants import instant_of
 
 if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
@@ -164,10 +165,9 @@ def _known(value: Any) -> Any:
 def instant(text: str) -> datetime:
     """An ISO 8601 time from the command line; naive means UTC."""
     try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return instant_of(text)
     except ValueError:
         raise ArgumentTypeError(f"'{text}' is no time, such as 2026-03-01T06:00:00Z") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 
 def positive(text: str) -> float:

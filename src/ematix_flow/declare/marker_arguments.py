@@ -8,6 +8,7 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
+from ematix_flow.declare.instants import time_of
 from ematix_flow.errors import InvalidDeclaration
 
 
@@ -48,7 +49,7 @@ def default_instant(kind: str, value: object) -> datetime:
     """The default of a time parser as an instant."""
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value[:-1] + "+00:00" if value.endswith("Z") else value)
+            value = time_of(value)
         except ValueError:
             raise InvalidDeclaration(f"{kind}: default={value!r} is not a time.") from None
     if not isinstance(value, date):

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ematix_flow.declare.connection import Connection
+from ematix_flow.declare.instants import time_of
 from ematix_flow.declare.redaction import redact_url, remember_secret, url_secrets
 from ematix_flow.errors import InvalidDeclaration, WrongConnectionType, WrongDeclarationType
 
@@ -65,7 +66,7 @@ class BatchSource:
         if self.timestamp is None:
             return None
         try:
-            when = self.timestamp if isinstance(self.timestamp, datetime) else datetime.fromisoformat(self.timestamp)
+            when = self.timestamp if isinstance(self.timestamp, datetime) else time_of(self.timestamp)
         except (TypeError, ValueError):
             raise InvalidDeclaration(
                 "Source: timestamp= takes a datetime, or a text like '2026-03-01 12:00:00'."

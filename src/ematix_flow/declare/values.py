@@ -16,6 +16,7 @@ from datetime import datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
+from ematix_flow.declare.instants import time_of
 from ematix_flow.declare.marker_arguments import as_instant
 from ematix_flow.declare.patterns import PortablePattern, replacement_parts
 from ematix_flow.declare.timeformats import time_format
@@ -208,7 +209,7 @@ def read_time(text: str) -> datetime:
         Unfit: the text is none of them.
     """
     try:
-        return datetime.fromisoformat(text[:-1] if text.endswith("Z") else text)
+        return time_of(text[:-1] if text.endswith("Z") else text)
     except (ValueError, TypeError):
         raise Unfit("not a time") from None
 

@@ -29,6 +29,7 @@ from ematix_flow.declare.columns import (
     Timestamp,
     TimestampTZ,
 )
+from ematix_flow.declare.instants import time_of
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.steps import FilterWhere
 from ematix_flow.declare.table import ColumnSpec, TableSpec
@@ -124,7 +125,7 @@ def _ordered(mark: str, column_type: ColumnType) -> int | Decimal | float | date
             raise ValueError("systems differ in how they order it")
         return number
     if isinstance(column_type, Date | Timestamp | TimestampTZ):
-        return datetime.fromisoformat(mark.replace("Z", "+00:00"))
+        return time_of(mark)
     return mark.encode()
 
 

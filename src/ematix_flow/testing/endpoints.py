@@ -26,6 +26,7 @@ from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.contracts.shapes import TableRef, TableShape
 from ematix_flow.declare import columns as c
 from ematix_flow.declare.connection import Connection, ObjectStoreLocalConnection
+from ematix_flow.declare.instants import time_of
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.plan.ddl import create_statements
 
@@ -49,9 +50,9 @@ def canonical(value: Any, kind: c.ColumnType) -> Any:
     if isinstance(kind, c.Date):
         return value if isinstance(value, date) else date.fromisoformat(value)
     if isinstance(kind, c.Timestamp):
-        return value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        return value if isinstance(value, datetime) else time_of(value)
     if isinstance(kind, c.TimestampTZ):
-        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value.replace("Z", "+00:00"))
+        moment = value if isinstance(value, datetime) else time_of(value)
         return moment.replace(tzinfo=moment.tzinfo or timezone.utc).astimezone(timezone.utc)
     if isinstance(kind, c.JSON | c.JSONB):
         return json.loads(value)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ematix_flow.contracts.orchestration import AttemptState, Claim, LastRun, RunEvent, Slot
 from ematix_flow.contracts.runtime import RunRecord
+from ematix_flow.declare.instants import instant_of
 from ematix_flow.declare.redaction import scrub
 
 RECORD_COLUMNS = (
@@ -49,8 +50,7 @@ def maybe_instant(moment: datetime | None) -> str | None:
 
 def moment(text: str) -> datetime:
     """A stored instant. Older programs stored whole seconds."""
-    read = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
-    return read.replace(tzinfo=timezone.utc) if read.tzinfo is None else read.astimezone(timezone.utc)
+    return instant_of(text)
 
 
 def maybe_moment(text: str | None) -> datetime | None:
