@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions as F
 
 from ematix_flow.backends.bucket_lease import BucketLease
 from ematix_flow.backends.bucket_store import BucketStore
@@ -71,6 +71,7 @@ from tests.backends.test_files import ID, ids, load, plan_of
 told = json.loads(sys.argv[1])
 backend = open_backend(connection_from_fields(told["kind"], "lake", told["fields"]))
 conf = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false", "spark.eventLog.dir": told["events"]}
+conf |= {"spark.redaction.regex": told["hidden"]} if told["hidden"] else {}
 spark = open_session(backend.needs, SparkSettings(master="local[1]", conf=conf))
 load(backend, ids(spark, 3, 4), plan_of(ID, mode=told["mode"]))
 print("survived")
@@ -106,11 +107,16 @@ def publish(table: TableFolder, before: Manifest, *staged: tuple[str, DataFile])
 
 
 def run_elsewhere(
-    connection: Connection, folder: Path, *, mode: str = "truncate", crash_at: str = ""
+    connection: Connection, folder: Path, *, mode: str = "truncate", crash_at: str = "", hidden: str = ""
 ) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(RUN), told(connection, events=folder.as_uri(), mode=mode)],
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(RUN),
+            told(connection, events=folder.as_uri(), mode=mode, hidden=hidden),
+        ],
         cwd=ROOT,
         env={**os.environ, "EMATIX_FLOW_CRASH_AT": crash_at},
         stdout=subprocess.PIPE,
@@ -461,6 +467,16 @@ class BucketTests:
         assert shape is not None and shape.has_rows
         assert {column.name: column.type for column in shape.columns} == {"id": BigInt(), "name": Text()}
 
+    def test_every_session_hides_the_login_that_it_is_told(self, lake: Any, server: Any, spark: SparkSession) -> None:
+        spark.conf.unset("spark.sql.redaction.options.regex")
+        for _ in range(2):
+            lake.store.prepare(spark)
+        hidden = str(spark.conf.get("spark.sql.redaction.options.regex"))
+        told = [name for name, value in lake.store.spark_settings().items() if value in server.secrets()]
+        found = spark.range(1).select(*(F.lit(name).rlike(hidden) for name in (*told, "jdbc.URL", "auth.type"))).first()
+        assert found is not None and list(found) == [True] * (len(told) + 1) + [False]
+        assert hidden.count("secret") == 1
+
     # ── crashes and two at once ──────────────────────────────────────────────────────────────────────────────────────
 
     @pytest.mark.parametrize("point", ["staged", "mid-settle"])
@@ -468,7 +484,9 @@ class BucketTests:
         self, point: str, lake: Any, connection: Connection, server: Any, spark: SparkSession, tmp_path: Path
     ) -> None:
         load(lake, ids(spark, 1, 2), plan_of(ID))
-        process = run_elsewhere(connection, tmp_path / "events", crash_at=point)
+        # One in a session of ours, one in a session that hides what Spark does when nobody tells it what to hide.
+        hidden = r"(?i)secret|password|token|access[.]?key" if point == "mid-settle" else ""
+        process = run_elsewhere(connection, tmp_path / "events", crash_at=point, hidden=hidden)
         _, said = process.communicate(timeout=180)
         assert process.returncode == -9, said[-2000:]
         assert lake.store.exists(f"{FOLDER}/_ematix_flow_staging")

@@ -40,6 +40,10 @@ _BY_FACTORY = {
     "spark.sql.parquet.output.committer.class": "org.apache.spark.internal.io.cloud.BindingParquetOutputCommitter",
 }
 
+_HIDDEN_SETTING = "spark.sql.redaction.options.regex"
+_HIDDEN_BY_SPARK = "(?i)url"
+_HIDDEN = r"(?i:secret|password|token|credential|(access|private|account)[._-]?key)"
+
 _known_to_spark: dict[tuple[str, str], str] = {}
 _warned: set[str] = set()
 
@@ -128,12 +132,22 @@ class BucketStore(ABC):
                 f"Spark has {shown} open with another endpoint or login, and keeps it.",
                 fix="run the two pipelines in separate processes",
             )
+        self._keep_secret(spark)
         for setting, value in self.spark_settings().items():
             spark.conf.set(setting, value)
         for setting, value in self.spark_patience().items():
             if all(spark.conf.get(f"{kind}{setting}", None) is None for kind in ("spark.hadoop.", "")):
                 spark.conf.set(setting, value)
         self._warn_once()
+
+    def _keep_secret(self, spark: SparkSession) -> None:
+        """Let Spark show no login: its pages and event logs have a session's settings with every query.
+
+        A session of the user's own hides what it was told to when it was made, which does not cover every store.
+        """
+        known = str(spark.conf.get(_HIDDEN_SETTING, _HIDDEN_BY_SPARK))
+        if not known.endswith(_HIDDEN):
+            spark.conf.set(_HIDDEN_SETTING, f"(?:{known})|{_HIDDEN}")
 
     def _warn_once(self) -> None:
         """Say once per process that this path has never met the service itself."""
