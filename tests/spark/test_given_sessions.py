@@ -45,8 +45,9 @@ CONNECT = """
 USE = """
     import datetime as dt
     import pandas as pd
+    import ematix_flow.df
     import ematix_flow.spark
-    from ematix_flow import Annotated, BigInt, Text, TimestampTZ, connect, ematix, pk
+    from ematix_flow import Annotated, BigInt, ObjectStoreLocalConnection, Text, TimestampTZ, connect, ematix, pk
     from ematix_flow.normalize import trim
 
     db = connect("db", url="sqlite:///shop.db")
@@ -92,6 +93,12 @@ USE = """
     assert load.sync().rows_inserted == 2
     assert db.from_pyspark(users, Loaded, mode="merge").rows_unchanged == 2
     assert db.to_polars("SELECT * FROM users").rows() == [(7, "x")]
+
+    # SQL over files: their rows are there when the reading is over, wherever the tables of a query are looked up.
+    users.write.parquet("files/main/users")
+    files = ObjectStoreLocalConnection(name="files", path="files", format="parquet")
+    assert ematix_flow.df.to_polars(files, "SELECT id FROM main.users ORDER BY id").rows() == [(7,), (8,)]
+    assert ematix_flow.df.to_pyspark(files, "SELECT id FROM main.users").count() == 2
 
     # From another thread, where Spark knows of no active session.
     import threading

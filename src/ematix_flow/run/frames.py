@@ -5,8 +5,8 @@ Writing goes through the runner: lease, books, run history and the once-only rul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ematix_flow.backends.arrow_fitting import require_years
 from ematix_flow.backends.catalog import open_backend
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+Taken = TypeVar("Taken")
+
 __all__ = ["from_pyspark", "to_pandas", "to_polars", "to_pyspark"]
 
 
@@ -84,7 +86,7 @@ def to_pyspark(connection: Any, sql: str, session: SparkSession | None = None) -
     """The rows of a query as a Spark DataFrame, in the session given, in the one there is, or in a new one.
 
     Rows of a database are read at once, in parallel where the database can, and kept by Spark; files are read when they
-    are needed.
+    are needed, except on a Spark Connect server, which keeps their rows as well.
 
     Args:
         connection: A connection, its name, or a handle.
@@ -94,7 +96,7 @@ def to_pyspark(connection: Any, sql: str, session: SparkSession | None = None) -
     Raises:
         WrongDeclarationType: (a TypeError) `session` is no Spark session.
     """
-    return _on_spark(connection, sql, session)
+    return _on_spark(connection, sql, session, _kept)
 
 
 def read_frame(connection: Any, sql: str, prefer: str) -> Any:
@@ -114,7 +116,7 @@ def read_on_spark(connection: Any, sql: str, session: Any) -> DataFrame:
     """The rows of a query in a session that must be given."""
     if session is None:
         raise WrongDeclarationType("read_spark_df needs a Spark session.", fix="to_pyspark(sql) finds or makes one")
-    return _on_spark(connection, sql, session)
+    return _on_spark(connection, sql, session, _kept)
 
 
 def _read(connection: ConnectionRef, sql: str) -> pa.Table:
@@ -124,10 +126,22 @@ def _read(connection: ConnectionRef, sql: str) -> pa.Table:
             return backend.read_arrow(sql)
     finally:
         backend.close()
-    return _on_spark(connection, sql, None).toArrow()  # what the user asked for: the rows, here
+    # What the user asked for is the rows, here; what they are read from is there as long as it is being read.
+    return _on_spark(connection, sql, None, lambda frame, _: frame.toArrow())
 
 
-def _on_spark(given: Any, sql: str, session: Any) -> DataFrame:
+def _kept(frame: DataFrame, is_database: bool) -> DataFrame:
+    """A frame that can be used when the reading is over.
+
+    A database shows the same rows only as long as it is being read, and a Spark Connect server looks up the tables of a
+    query anew whenever its frame is used: Spark must have the rows by then.
+    """
+    is_looked_up_anew = _is_connect_session(frame.sparkSession) and spark_settings().engine != "native"
+    return frame.localCheckpoint(eager=True) if is_database or is_looked_up_anew else frame
+
+
+def _on_spark(given: Any, sql: str, session: Any, taken: Callable[[DataFrame, bool], Taken]) -> Taken:
+    """What is taken from the rows of a query while they are being read, told whether a database gives them."""
     connection, sql = resolve(_connection(given)).connection, _query(sql)
     _require_pyspark()
     from pyspark.sql import SparkSession
@@ -147,8 +161,7 @@ def _on_spark(given: Any, sql: str, session: Any) -> DataFrame:
             spark = use_session(session, backend.needs) if session is not None else None
             spark = spark or open_session(backend.needs, spark_settings())
             with backend.read(spark, reading.query, reading) as frame:
-                # A database shows the same rows only as long as it is being read, so Spark must have them by then.
-                return frame.localCheckpoint(eager=True) if isinstance(backend, SqlBackend) else frame
+                return taken(frame, isinstance(backend, SqlBackend))
     finally:
         backend.close()
 
