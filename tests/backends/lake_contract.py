@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +14,16 @@ from typing import Annotated, Any
 import pytest
 
 from ematix_flow import Target, pk
+from ematix_flow.backends.delta import DeltaBackend
+from ematix_flow.backends.iceberg import IcebergBackend
+from ematix_flow.backends.lake import LakeBackend
 from ematix_flow.connections import Connection, PostgresConnection, SQLiteConnection
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.namespace import Ematix
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.source import BatchSource
 from ematix_flow.declare.table import ColumnSpec, table_spec
-from ematix_flow.errors import FlowError, InvalidPlan, InvalidSource
+from ematix_flow.errors import FlowError, IncompatibleSchema, InvalidPlan, InvalidSource
 from ematix_flow.testing.bench import Bench, source_name
 from ematix_flow.testing.contract import BackendContract
 from ematix_flow.testing.contract_modes import Incremental, Scd2
@@ -122,6 +126,10 @@ class LakeContract(BackendContract):
         assert bench.rows(users) == [(1, "Rome"), (2, "Paris"), (3, "Rome")]
         folders = {folder.name for folder in endpoint(bench).folder("users").rglob("city=*")}
         assert folders >= {"city=Rome", "city=Paris"}
+        with pytest.raises(IncompatibleSchema, match="is partitioned by 'city', and this load says .* 'id'"):
+            into(bench, users, mode="append", partition_by=["id"]).sync()
+        bench.load(users, [(4, "Rome")], route="spark", mode="append")
+        assert bench.rows(users)[3:] == [(4, "Rome")]
 
     def test_two_pipelines_that_merge_at_once_lose_nothing(self, bench: Bench) -> None:
         users = bench.table("users", id=Annotated[BigInt, pk()], name=Text)
@@ -147,6 +155,36 @@ class LakeContract(BackendContract):
         found = dict(bench.rows(users))
         assert len(found) == 39 and found.pop(0) in ("by 1", "by 2")
         assert all(name == f"by {key % 10}" for key, name in found.items())
+
+    def test_a_key_that_another_program_adds_during_a_merge_is_not_there_twice(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        users = bench.table("users", id=Annotated[BigInt, pk()], name=Text)
+        bench.load(users, [(1, "ann")], route="spark", mode="merge")
+        with monkeypatch.context() as during:
+            between_check_and_statement(during, lambda: add(bench, "users", id="2", name="'theirs'"))
+            bench.load(users, [(2, "bob")], route="spark", mode="merge")
+        assert bench.rows(users) == [(1, "ann"), (2, "bob")]
+        with monkeypatch.context() as during:
+            while_the_statement_works(during, tmp_path, lambda: add(bench, "users", id="3", name="'theirs'"))
+            bench.load(users, [(3, "cid")], route="spark", mode="merge")
+        assert bench.rows(users) == [(1, "ann"), (2, "bob"), (3, "cid")]
+
+    def test_a_version_that_another_program_adds_during_a_load_ends_when_the_next_begins(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        levels = bench.table("levels", id=Annotated[BigInt, pk()], level=Text)
+        bench.load(levels, [(1, "low")], route="spark", mode="scd2")
+        began = "TIMESTAMP '2020-01-01 00:00:00Z'"
+        between_check_and_statement(
+            monkeypatch, lambda: add(bench, "levels", id="2", level="'theirs'", valid_from=began)
+        )
+        bench.load(levels, [(1, "low"), (2, "high")], route="spark", mode="scd2")
+        assert bench.history(levels) == [
+            (1, "low", 2, None, True),
+            (2, "high", 3, None, True),
+            (2, "theirs", 1, 3, False),
+        ]
 
     def test_exact_history_is_refused_before_anything_is_made(self, bench: Bench) -> None:
         levels = bench.table("levels", id=Annotated[BigInt, pk()], level=Text, at=TimestampTZ)
@@ -218,6 +256,61 @@ def into(bench: Bench, table: Any, **options: Any) -> Pipeline:
         targets=[target], name="into", source_connection=bench.source.connection, source_table=source
     )
     return declare(lambda: None)
+
+
+def add(bench: Bench, table: str, **values: str) -> None:
+    """Add a row as another program would: one that is there, with other values in some columns."""
+    from pyspark.sql import functions as F
+
+    backend = endpoint(bench)._backend()
+    theirs = backend.spark().newSession()  # one of its own, since settings of ours would mark the commit as a run's
+    backend.prepare(theirs)
+    name = backend.name_of(TableRef(bench.target.schema, table))
+    stored = theirs.table(name)
+    added = stored.limit(1).withColumns({column: F.expr(value) for column, value in values.items()})
+    added.select(*(F.col(field.name).cast(field.dataType) for field in stored.schema)).write.insertInto(name)
+
+
+def between_check_and_statement(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Let something happen once, just after a load has seen that nobody changed its table."""
+    acts = [act]
+    for kind in (DeltaBackend, IcebergBackend):
+        original = kind.carry_out
+
+        def carried_out(self: Any, *given: Any, _original: Any = original) -> None:
+            if acts:
+                acts.pop()()
+            _original(self, *given)
+
+        monkeypatch.setattr(kind, "carry_out", carried_out)
+
+
+def while_the_statement_works(monkeypatch: pytest.MonkeyPatch, folder: Path, act: Callable[[], None]) -> None:
+    """Let something happen once, while the rows of a load are on their way into its table."""
+    begun, done = folder / "begun", folder / "done"
+    packed = LakeBackend._packed
+
+    def waits(batches: Any) -> Any:
+        begun.touch()
+        while not done.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    def acts() -> None:
+        while not begun.exists():
+            time.sleep(0.05)
+        try:
+            act()
+        finally:
+            done.touch()
+
+    def slowly_packed(self: Any, rows: Any, plan: Any) -> Any:
+        frame = packed(self, rows, plan)
+        return frame.coalesce(1).mapInArrow(waits, frame.schema)
+
+    monkeypatch.setattr(LakeBackend, "_packed", slowly_packed)
+    monkeypatch.setattr(DeltaBackend, "_packed", slowly_packed)
+    threading.Thread(target=acts, daemon=True).start()
 
 
 def giving(source: Any) -> Any:

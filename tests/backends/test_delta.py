@@ -29,6 +29,11 @@ class TestDelta(LakeContract):
         with pytest.raises(UnfitValue, match="'city' has an empty text"):
             into(bench, users, mode="merge", partition_by=["city"]).sync()
         assert not endpoint(bench).folder("users").exists()
+        bench.put(users, [(1, "Rome")], route="spark")
+        into(bench, users, mode="merge", partition_by=["city"]).sync()
+        with pytest.raises(UnfitValue, match="'city' has an empty text"):  # also from a pipeline that does not say it
+            bench.load(users, [(2, "")], route="spark", mode="append")
+        assert bench.rows(users) == [(1, "Rome")]
 
 
 if settings().engine == "spark":  # the native engine takes them a dozen times faster (`tests/spark/test_native.py`)

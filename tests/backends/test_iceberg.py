@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
 import pytest
 
 from ematix_flow import pk
+from ematix_flow.backends.lake import told
 from ematix_flow.connections import IcebergConnection, SQLiteConnection
 from ematix_flow.errors import FlowError, InvalidConnection
 from ematix_flow.testing.bench import Bench
@@ -20,6 +22,9 @@ from ematix_flow.types import BigInt, Text
 from tests.backends.lake_contract import SAME_FOR_ALL_LAKES, LakeContract, ReadBySpark, left_to_prove
 from tests.services.iceberg_rest import rest_catalog
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 class TestIceberg(LakeContract):
     """A folder of Iceberg tables, which lists them itself."""
@@ -27,6 +32,25 @@ class TestIceberg(LakeContract):
     @pytest.fixture
     def target(self, tmp_project: Path) -> Endpoint:
         return IcebergEndpoint(IcebergConnection(name="lake", warehouse=str(tmp_project / "lake")), schema="analytics")
+
+    def test_a_commit_whose_answer_was_lost_is_not_made_again(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        users = bench.table("users", id=BigInt, name=Text)
+        bench.load(users, [(1, "ann")], route="spark", mode="append")
+
+        @contextmanager
+        def loses_the_answer(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+            with told(spark, conf):
+                yield
+            raise RuntimeError("org.apache.iceberg.exceptions.CommitStateUnknownException: Cannot determine whether…")
+
+        with monkeypatch.context() as line:
+            line.setattr("ematix_flow.backends.iceberg.told", loses_the_answer)
+            loaded = bench.load(users, [(2, "bob")], route="spark", mode="append", run_id="tuesday")
+        assert (loaded.rows_inserted, loaded.status) == (1, "success")
+        assert bench.rows(users) == [(1, "ann"), (2, "bob")]
+        assert bench.pipeline(users, route="spark", mode="append").sync(run_id="tuesday").replayed
 
 
 left_to_prove(TestIceberg, *SAME_FOR_ALL_LAKES)

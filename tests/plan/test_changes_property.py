@@ -34,6 +34,9 @@ class OneStatement(DuckdbDialect):
     keeps_keys = False
     commits_each_statement = True
 
+    def only_while(self, condition: str) -> str | None:
+        return f"CASE WHEN {condition} THEN TRUE ELSE error('stopped, and nobody else was there') END"
+
 
 class OneStatementDb(Db):
     """A database that is changed by one statement per load."""

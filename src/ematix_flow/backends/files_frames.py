@@ -456,7 +456,7 @@ def held_by_folders(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
     for name in texts.intersection(partition_by):
         column = F.col(quoted(name))
         message = refusals.unfit_because(
-            f"Column '{name}' has an empty text, and partition_by= makes folders of its values: it would become NULL.",
+            f"Column '{name}' has an empty text, and folders are named by its values: it would become NULL.",
             column=name,
             fix="give it a value, make it NULL, or partition by another column",
         )

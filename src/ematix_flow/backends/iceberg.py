@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from ematix_flow.backends.lake_dialect import LakeDialect
 from ematix_flow.backends.lake_stream import IcebergStreams
 from ematix_flow.backends.locks import digest
 from ematix_flow.backends.transport import quoted
+from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Statement
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.columns import ColumnType, SmallInt
@@ -168,14 +170,47 @@ class IcebergBackend(IcebergStreams):
         found = spark.sql(newest).collect()
         return bool(found) and int(found[0][0].get("total-records", "1")) > 0
 
+    def rows_and_partitions(self, spark: SparkSession, table: TableRef) -> tuple[bool, tuple[str, ...]]:
+        columns = spark.catalog.listColumns(self.name_of(table))
+        return self.has_rows(spark, table), tuple(column.name for column in columns if column.isPartition)
+
     def commit(self, spark: SparkSession, table: TableRef, statement: str, commit: Commit) -> None:
+        with self._marked(spark, table, commit):
+            spark.sql(statement)
+
+    @contextmanager
+    def _marked(self, spark: SparkSession, table: TableRef, commit: Commit) -> Iterator[None]:
+        """What is committed carries the mark, and a conflict is called one."""
         try:
             with told(spark, {f"spark.sql.iceberg.snapshot-property.{_RUN}": commit.run_id}):
-                spark.sql(statement)
+                yield
         except Exception as exc:
             if self.is_conflict(exc):
                 raise WriteConflict(f"Another program changed {table} at the same time.") from exc
             raise
+
+    def carry_out(
+        self,
+        spark: SparkSession,
+        plan: BatchPlan,
+        run: OpenedRun,
+        statement: Statement,
+        commit: Commit,
+        version: int | None,
+    ) -> None:
+        if plan.changes is None or statement.write is None or statement.write.kind != "append":
+            return super().carry_out(spark, plan, run, statement, commit, version)
+        from pyspark.sql import functions as F
+
+        # An INSERT goes through whatever others add meanwhile. Taking the place of no row at all does the same, and
+        # Iceberg looks whether there are rows that the given version does not have.
+        known = {"isolation-level": "serializable", "validate-from-snapshot-id": version}
+        writer = spark.sql(statement.write.rows).writeTo(self.name_of(plan.table))
+        for option, value in known.items():
+            if value is not None:
+                writer = writer.option(option, str(value))
+        with self._marked(spark, plan.table, commit):
+            writer.overwrite(F.lit(False))
 
     def is_conflict(self, exc: Exception) -> bool:
         return any(word in str(exc) for word in _CONFLICTS)

@@ -158,6 +158,10 @@ class LakeBackend(FolderBackend):
         """Whether there are any rows, as cheaply as that can be told."""
 
     @abstractmethod
+    def rows_and_partitions(self, spark: SparkSession, table: TableRef) -> tuple[bool, tuple[str, ...]]:
+        """Whether there are any rows, and the columns that the table is partitioned by."""
+
+    @abstractmethod
     def commit(self, spark: SparkSession, table: TableRef, statement: str, commit: Commit) -> None:
         """Run one statement as one commit that carries the mark.
 
@@ -229,7 +233,8 @@ class LakeBackend(FolderBackend):
             )
             for field in self.frame(spark, table).schema.fields
         )
-        return TableShape(table, columns, has_rows=self.has_rows(spark, table))
+        has_rows, partition_by = self.rows_and_partitions(spark, table)
+        return TableShape(table, columns, has_rows=has_rows, partition_by=partition_by)
 
     def _prepared(self, spark: SparkSession) -> SparkSession:
         self.prepare(spark)
@@ -404,7 +409,12 @@ class LakeBackend(FolderBackend):
         if work.statement is not None:
             if plan.changes is not None and self.version(spark, plan.table) != version:
                 raise WriteConflict(f"{plan.table} changed while its changes were worked out.")
-            self.carry_out(spark, plan, run, work.statement, mark, version)
+            try:
+                self.carry_out(spark, plan, run, work.statement, mark, version)
+            except WriteConflict:
+                # A catalog may have lost no more than its answer: the same statement again would double the rows.
+                if not self.is_committed(spark, plan.table, run.run_id):
+                    raise
             reached("committed")
             if work.report is None:
                 written = self.rows_written(spark, plan.table, run.run_id)
@@ -468,8 +478,8 @@ class LakeBackend(FolderBackend):
         size = None
         if rows.place is not None:
             size = sum(file.size for file in self.store.visible_files(rows.place))
-        partitions = () if self.gathers_partitions else plan.target.files.partition_by or ()
-        return well_packed(rows.frame, size, partitions)
+        partitions = () if self.gathers_partitions else plan.ddl.partition_by
+        return well_packed(rows.frame, size, [name for name in partitions if name in rows.frame.columns])
 
     def _tried(self, stack: ExitStack, spark: SparkSession, plan: BatchPlan, landed: Landed) -> SettleReport:
         """What the load would do; nothing is changed."""

@@ -54,6 +54,13 @@ class Dialect(ABC):
     holds_left: bool = False
     """Whether joins hold their left side in memory however large it is, so that the smaller one must be named first."""
 
+    def only_while(self, condition: str) -> str | None:
+        """What the rows of an INSERT say to stop it with a conflict unless a condition holds, which reads the table.
+
+        None where no other program's INSERT can come between the two, or where the backend sees to that itself.
+        """
+        return None
+
     def quote(self, name: str) -> str:
         """A name as an identifier, whatever characters it holds.
 

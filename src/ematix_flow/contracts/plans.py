@@ -94,13 +94,17 @@ class Route:
 
 @dataclass(frozen=True)
 class DdlPlan:
-    """What the declared table needs that the live one lacks; `changes` are the statements as data."""
+    """What the declared table needs that the live one lacks; `changes` are the statements as data.
+
+    `partition_by` are the columns whose values are, or will be, folders of the table.
+    """
 
     action: Literal["create", "match", "evolve", "warn"]
     statements: tuple[Statement, ...] = ()
     differences: tuple[str, ...] = ()
     missing_columns: tuple[str, ...] = ()
     changes: tuple[TableChange, ...] = ()
+    partition_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

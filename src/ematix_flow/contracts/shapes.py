@@ -39,6 +39,7 @@ class TableShape:
     """A live table: columns in order, primary key, unique constraints, and whether any row is in it.
 
     `bound_by` names what hangs on this very table (views, triggers, …) and would be lost if another took its place.
+    `partition_by` are the columns whose values are folders.
     """
 
     ref: TableRef
@@ -47,6 +48,7 @@ class TableShape:
     unique: tuple[tuple[str, ...], ...] = ()
     has_rows: bool = False
     bound_by: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
 
     def column(self, name: str) -> ColumnShape | None:
         """The column of that name, or None."""

@@ -146,7 +146,9 @@ def _history(load: Load) -> ChangeSet:
         MergeClause("update", "end", tuple(name for name, _ in [*ends, *stamped])),
     ]
     known = Statement(stored_of_landed_keys(load, words.key_names), why="look up the stored versions of the keys")
-    return one_statement(load, query, (*words.key_names, "valid_from"), clauses, inserted, touched=known)
+    stored = _rows_of_keys(load, touched.load.stored_sql, words.key_names)
+    match = (*words.key_names, "valid_from")
+    return one_statement(load, query, match, clauses, inserted, touched=known, known_rows=(words.key_names, stored))
 
 
 def _touched(words: Words, same_version: str) -> str:
@@ -219,6 +221,7 @@ def one_statement(
     clauses: list[MergeClause],
     inserted: list[tuple[str, str]],
     touched: Statement | None = None,
+    known_rows: tuple[tuple[str, ...], str] | None = None,
 ) -> ChangeSet:
     """The statements of a load.
 
@@ -227,9 +230,14 @@ def one_statement(
         clauses: What is done about stored rows; that new ones are inserted is added here.
         inserted: Every column that is ever written, and its value.
         touched: What is looked up first.
+        known_rows: The keys, and how many stored rows of them there are when all changes are new rows: a number, said
+            as SQL. Unless told, the keys are what is matched, and there are none.
     """
     changes, on = _changes_sql(load), load.keys_match("t", "s", match)
     insert = MergeClause("insert", "insert", tuple(name for name, _ in inserted))
+    keys, known = known_rows or (match, "0")
+    # A MERGE reads the table, so that no other program's rows come in between; an INSERT does it for this condition.
+    only_while = load.dialect.only_while(f"{_rows_of_keys(load, load.table_sql, keys)} = {known}")
 
     def merge(clauses: list[MergeClause]) -> Statement:
         clauses_sql = " ".join(_clause_sql(load, clause, dict(inserted)) for clause in clauses)
@@ -246,9 +254,15 @@ def one_statement(
         counts=_counts(load),
         apply=merge([*clauses, insert]),
         alter=merge(clauses) if clauses else None,
-        insert=insert_rows(load, inserted, changes, why="insert the new rows"),
+        insert=insert_rows(load, inserted, changes, why="insert the new rows", only_while=only_while),
         fill=None if load.target.is_versioned or load.retracts else insert_all(load),
     )
+
+
+def _rows_of_keys(load: Load, rows: str, keys: tuple[str, ...]) -> str:
+    """How many rows of a relation have the key of a change."""
+    match = load.keys_match("t", "l", keys)
+    return f"(SELECT count(*) FROM {rows} AS t WHERE EXISTS (SELECT 1 FROM {_changes_sql(load)} AS l WHERE {match}))"
 
 
 def _clause_sql(load: Load, clause: MergeClause, values: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ematix_flow.contracts.dialect import Dialect
 from ematix_flow.contracts.plans import DdlPlan, Statement
@@ -23,7 +23,7 @@ from ematix_flow.declare.columns import (
 from ematix_flow.declare.pipeline import OnDrift
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import STAMP_COLUMNS, TargetSpec
-from ematix_flow.errors import IncompatibleSchema
+from ematix_flow.errors import IncompatibleSchema, listed
 from ematix_flow.plan.physical import events_columns, physical_columns, physical_primary_key, physical_unique
 
 _WHOLE = (SmallInt, Integer, BigInt)
@@ -53,14 +53,35 @@ def plan_ddl(
     Raises:
         IncompatibleSchema: the live table differs in a way that `on_drift` does not allow.
     """
-    columns, primary_key = physical_columns(target), physical_primary_key(target)
-    unique = physical_unique(target)
     if live is None:
+        columns, primary_key = physical_columns(target), physical_primary_key(target)
         changes_rows = target.is_merge or target.is_versioned
         names = [column.name for column in columns]
-        storage = dialect.storage(names, target.files.partition_by or (), changes_rows=changes_rows)
-        created = create_statements(dialect, table, columns, primary_key, unique, storage)
-        return DdlPlan("create", created, changes=(TableChange("create", columns),))
+        partition_by = tuple(target.files.partition_by or ())
+        storage = dialect.storage(names, partition_by, changes_rows=changes_rows)
+        created = create_statements(dialect, table, columns, primary_key, physical_unique(target), storage)
+        return DdlPlan("create", created, changes=(TableChange("create", columns),), partition_by=partition_by)
+    _require_same_partitions(target, table, live)
+    plan = _plan_changes(dialect, target, table, live, on_drift)
+    return replace(plan, partition_by=live.partition_by)
+
+
+def _require_same_partitions(target: TargetSpec, table: TableRef, live: TableShape) -> None:
+    """Refuse a `partition_by=` that the table does not have: it would be taken for granted, and mean nothing."""
+    wanted = target.files.partition_by
+    if wanted is not None and set(wanted) != set(live.partition_by):
+        there, here = (listed(names) if names else "no column" for names in (live.partition_by, wanted))
+        raise IncompatibleSchema(
+            f"{table} is partitioned by {there}, and this load says partition_by= {here}.",
+            fix="leave partition_by= out, or say what the table has; only a new table takes another one",
+        )
+
+
+def _plan_changes(
+    dialect: Dialect, target: TargetSpec, table: TableRef, live: TableShape, on_drift: OnDrift
+) -> DdlPlan:
+    columns, primary_key = physical_columns(target), physical_primary_key(target)
+    unique = physical_unique(target)
     found = differences(dialect, table, columns, primary_key, unique, live)
     texts = tuple(difference.text for difference in found)
     if not found:

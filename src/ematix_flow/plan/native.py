@@ -57,8 +57,9 @@ def against_native_target(kind: str, target: TargetSpec, ddl: DdlPlan) -> list[s
             reasons.append(f"the name '{column.name}' needs the column mapping of Delta, which delta-rs does not write")
     reasons += [
         f"delta-rs does not write partitions by values like those of '{name}'"
-        for name in target.files.partition_by or ()
-        if isinstance(target.table.column(name).type, Numeric | Float | Double | Bytes)
+        for name in ddl.partition_by
+        if name in target.table.column_names
+        and isinstance(target.table.column(name).type, Numeric | Float | Double | Bytes)
     ]
     if target.is_versioned:
         compared = target.resolved_compare_columns()[0]

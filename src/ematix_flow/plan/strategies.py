@@ -161,12 +161,15 @@ def insert_all(load: Load, rows: str | None = None) -> Statement:
     return replace(insert_rows(load, values, rows or load.landed_sql, why="insert the landed rows"), counts="inserted")
 
 
-def insert_rows(load: Load, values: Sequence[tuple[str, str]], rows: str, *, why: str) -> Statement:
+def insert_rows(
+    load: Load, values: Sequence[tuple[str, str]], rows: str, *, why: str, only_while: str | None = None
+) -> Statement:
     """Insert the rows of a relation: every column, and its value as it is said of the alias `s`."""
     into = load.dialect.columns([name for name, _ in values])
     given = ", ".join(value for _, value in values)
     return Statement(
-        f"INSERT INTO {load.table_sql} ({into}) SELECT {given} FROM {rows} AS s",
+        f"INSERT INTO {load.table_sql} ({into}) SELECT {given} FROM {rows} AS s"
+        + (f" WHERE {only_while}" if only_while else ""),
         why=why,
         write=TableWrite("append", rows_to_write(load, values, rows)),
     )
