@@ -34,10 +34,14 @@ from ematix_flow.testing.contract_values import Names, Types, UnfitValues
 from ematix_flow.testing.endpoints import Endpoint, Row, SqlEndpoint, SqliteEndpoint
 from ematix_flow.testing.gaps import never, notyet
 from ematix_flow.testing.lake_endpoints import LakeEndpoint
+from ematix_flow.testing.spark import settings
 from ematix_flow.types import BigInt, Text, TimestampTZ
 
 NO_NAN = frozenset({("float", "nan"), ("double", "nan")})
 NO_NUL = frozenset({("text", "a\x00b")})
+needs_a_session_beside = pytest.mark.skipif(
+    settings().engine == "native" or settings().remote is not None, reason="the other program is a second session here"
+)
 SAME_FOR_ALL_LAKES = (Scd2, Incremental)
 """Parts of the contract whose statements are the very same for every kind of lake table."""
 
@@ -156,6 +160,7 @@ class LakeContract(BackendContract):
         assert len(found) == 39 and found.pop(0) in ("by 1", "by 2")
         assert all(name == f"by {key % 10}" for key, name in found.items())
 
+    @needs_a_session_beside
     def test_a_key_that_another_program_adds_during_a_merge_is_not_there_twice(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -170,6 +175,7 @@ class LakeContract(BackendContract):
             bench.load(users, [(3, "cid")], route="spark", mode="merge")
         assert bench.rows(users) == [(1, "ann"), (2, "bob"), (3, "cid")]
 
+    @needs_a_session_beside
     def test_a_version_that_another_program_adds_during_a_load_ends_when_the_next_begins(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -255,7 +255,8 @@ def test_what_delta_rs_cannot_do_for_a_load_is_said_when_it_is_planned() -> None
             declare = Ematix().pipeline(targets=[target], name="load", source_connection="till", source_table="main.t")
             changes = () if change is None else (change,)
             spec = declare(lambda: None).spec
-            return against_native_target("delta_local", spec.target, DdlPlan("create", changes=changes))
+            ddl = DdlPlan("create", changes=changes, partition_by=tuple(options.get("partition_by", ())))
+            return against_native_target("delta_local", spec.target, ddl)
 
         assert reasons("merge") == []
         assert "row_hash covers 'price'" in reasons("scd2")[0]
