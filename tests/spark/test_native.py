@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from ematix_flow.backends.files_store import require_no_pattern
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
@@ -82,6 +84,22 @@ def test_a_process_has_one_engine_from_start_to_end_and_says_so() -> None:
     assert "already moves rows with the native engine" in said["refused"]
     assert said["refused later"] == said["refused"]
     assert done.stderr == "", "nothing but our own words on the terminal"
+
+
+FRAMES = """
+import ematix_flow.df
+from ematix_flow import ObjectStoreLocalConnection
+files = ObjectStoreLocalConnection(name="files", path="files", format="parquet")
+print(ematix_flow.df.to_polars(files, "SELECT id FROM main.users ORDER BY id").rows())
+"""
+
+
+def test_sql_over_files_becomes_a_frame_in_memory(tmp_path: Path) -> None:
+    (tmp_path / ".ematix-flow.toml").write_text('[spark]\nengine = "native"\n')
+    (tmp_path / "files/main/users").mkdir(parents=True)
+    parquet.write_table(pa.table({"id": [7, 8]}), tmp_path / "files/main/users/a.parquet")
+    done = subprocess.run([sys.executable, "-c", FRAMES], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[(7,), (8,)]\n", done.stderr[-2000:]
 
 
 def test_a_process_that_runs_spark_refuses_the_native_engine(spark: object) -> None:
