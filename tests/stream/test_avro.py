@@ -55,7 +55,7 @@ SECOND = {
 DAY, AT = date(2026, 3, 1), datetime(2026, 3, 1, 6, 0, 0, 123456, tzinfo=timezone.utc)
 
 
-def encoded(schema: Any, row: dict[str, Any]) -> bytes:
+def encoded(schema: Any, row: Any) -> bytes:
     body = io.BytesIO()
     fastavro.schemaless_writer(body, fastavro.parse_schema(json.loads(json.dumps(schema))), row)
     return body.getvalue()

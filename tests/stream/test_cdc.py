@@ -387,7 +387,31 @@ def test_events_in_avro_keep_their_logical_types(topic: Topic, lite: End, schema
         image = {"before": row if op == "d" else None, "after": None if op == "d" else row}
         return with_schema_id(known.id, encoded(schema, {**image, "source": {"ts_ms": 1_000, "lsn": lsn}, "op": op}))
 
-    topic.send([message("c", 1, 1), message("c", 2, 2), message("d", 1, 3), None], key=b'{"id": 1}')
+    # In Avro 25 is one byte, which as a text would be the key of another row: 2.
+    key_schema = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
+    key_id = RegistryClient(Registry("r", schema_registry_url)).register(f"{topic.name}-key", json.dumps(key_schema)).id
+
+    def send_one(number: int, *messages: bytes | None) -> None:
+        topic.send([*messages], key=with_schema_id(key_id, encoded(key_schema, {"id": number})), partition=0)
+
+    send_one(25, message("c", 25, 1), message("d", 25, 2), None)
+    send_one(2, message("c", 2, 3))
+    send_one(3, message("c", 3, 4), None)  # alone, as in a compacted topic
     mirror(topic, lite, source=topic.connection(payload_format="avro", schema_registry_url=schema_registry_url))
     found = lite.select('SELECT id, "day", "at", price, note FROM customers')
     assert found == [(2, "2026-03-01", "2026-03-01T06:00:00.123456", "9.90", None)]
+
+
+def test_a_key_of_bytes_is_read_by_its_schema_or_not_at_all(topic: Topic, lite: End, schema_registry_url: str) -> None:
+    known = RegistryClient(Registry("r", schema_registry_url)).register(f"{topic.name}-key", '"long"')
+    key = with_schema_id(known.id, encoded("long", 25))
+    assert key.endswith(b"2")
+    send(topic, [event("c", {"id": number, "name": "Ann"}, 1_000, lsn=number) for number in (2, 25, 30)])
+    for unreadable in (key, b"\x00\x00\x00\x02", b"\x092", b"Struct{id=2}", b"\xff2", b"null"):
+        topic.send([None], key=unreadable)
+    mirror(topic, lite)
+    assert lite.select("SELECT id FROM customers ORDER BY id") == [(2,), (25,), (30,)]
+    topic.send([None], key=key)
+    topic.send([None], key=b"30")
+    mirror(topic, lite, source=topic.connection(schema_registry_url=schema_registry_url))
+    assert lite.select("SELECT id FROM customers") == [(2,)]

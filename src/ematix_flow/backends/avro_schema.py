@@ -56,6 +56,17 @@ def reading_all(newest: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) 
     return dict(_inside(top, optional, set()))
 
 
+def bare_kind(schema: Schema) -> Any:
+    """The type of a schema that is no record but one plain value; None for any other.
+
+    Raises:
+        UnfitValue: it is not Avro.
+    """
+    kind = _parsed(schema)
+    plain = kind.get("type") if isinstance(kind, dict) else kind
+    return kind if isinstance(plain, str) and plain in _PLAIN else None
+
+
 def _references(schema: Schema) -> list[Schema]:
     return [one for reference in schema.references.values() for one in (*_references(reference), reference)]
 

@@ -17,7 +17,8 @@ from pyspark.sql import Column, DataFrame, functions as F, types as t
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.streams import VALUE
 from ematix_flow.declare.stream import CDC
-from ematix_flow.spark.change_types import Field, fields_of_avro, fields_of_block
+from ematix_flow.spark.change_keys import KEY, KEY_UNLIKE, MessageKeys
+from ematix_flow.spark.change_types import TEXTS, Field, fields_of_avro, fields_of_block, text_of, texts_of
 from ematix_flow.spark.json_schema import learned
 from ematix_flow.spark.payload_registry import AvroCodec
 from ematix_flow.spark.payloads import BAD, RAW, SAMPLE, UNKNOWN, Codec, hidden
@@ -29,7 +30,6 @@ COLUMNS, FIELDS = "columns", "fields"
 AVRO = "avro"
 TOMBSTONE, IGNORED, SKIPPED_OP = "tombstone", "ignored", "skipped"
 
-_TEXTS = "map<string, string>"
 _TEXT, _DOCUMENT, _BODY, _IS_TOMBSTONE = "__text", "__document", "__body", "__is_tombstone"
 _SCHEMA, _PAYLOAD = "schema", "payload"
 _UNCHANGED = (
@@ -107,7 +107,7 @@ class Tree:
     @staticmethod
     def of(read: Envelope) -> Tree:
         """The tree of an envelope; a path that leads into an image is left to be looked up by itself."""
-        wanted: Mapping[str, str] = {read.after: _TEXTS, **({read.before: _TEXTS} if read.before else {})}
+        wanted: Mapping[str, str] = {read.after: TEXTS, **({read.before: TEXTS} if read.before else {})}
         others = [read.op, *([read.ts] if read.ts else []), *(["position"] if read.is_maxwell else [])]
         for path in (*others, *(f"source.{name}" for name in _SOURCE_FIELDS), _SCHEMA):
             with suppress(KeyError):
@@ -136,17 +136,25 @@ class ChangeCodec(Codec):
     Args:
         schema: The columns of images that were met before.
         refuses: Whether an event that cannot be applied is a bad message; else it is skipped and counted.
+        keys: How the keys of messages are read.
     """
 
     wants = "each must be a change event, a JSON object in UTF-8"
 
     def __init__(
-        self, cdc: CDC, schema: t.StructType | None, remember: Callable[[t.StructType], None], *, refuses: bool
+        self,
+        cdc: CDC,
+        schema: t.StructType | None,
+        remember: Callable[[t.StructType], None],
+        *,
+        refuses: bool,
+        keys: MessageKeys | None = None,
     ) -> None:
         self.envelope = Envelope.of(cdc)
         self.schema = schema or t.StructType([])
         self.passed: tuple[str, ...] = ()
         self._remember, self._refuses = remember, refuses
+        self._keys = keys or MessageKeys()
         self._blocks: dict[str, tuple[Field, ...]] = {}
         self._is_empty = False
 
@@ -163,7 +171,8 @@ class ChangeCodec(Codec):
         return self._is_empty
 
     def widen(self, messages: DataFrame) -> bool:
-        return self._learn(self._opened(messages).where(self._is_unlike()))
+        has_keys = self._keys.widen(messages)
+        return self._learn(self._opened(messages).where(self._is_unlike())) or has_keys
 
     def decoded(self, messages: DataFrame) -> DataFrame:
         opened = self._opened(messages)
@@ -173,7 +182,7 @@ class ChangeCodec(Codec):
         )
         marked = opened.withColumns({"__reason": reason, "__unlike": self._is_unlike()})
         return finished(
-            with_change(self.envelope, marked),
+            with_change(self.envelope, marked, self._keys),
             refuses=self._refuses,
             facts=facts_of(self.schema, self._blocks),
             passed=self.passed,
@@ -204,7 +213,7 @@ class ChangeCodec(Codec):
             "__ts": tree.at("__inner", read.ts),
             "__key_value": _at(_BODY, read.key),
             "__after": tree.at("__inner", read.after),
-            "__before": tree.at("__inner", read.before, _TEXTS),
+            "__before": tree.at("__inner", read.before, TEXTS),
             "__block": F.md5(F.col(f"__outer.{_SCHEMA}")),
             **{f"__{name}": tree.at("__inner", f"source.{name}") for name in _SOURCE_FIELDS},
         }
@@ -278,7 +287,7 @@ def _unflattened(opened: DataFrame) -> DataFrame:
     """Debezium's flattened rows: the image is the message, and what was done stands in fields beside it."""
     is_flat = F.col("__op").isNull() & F.col("__after").isNull() & F.col("__before").isNull()
     may_be = is_flat & F.col(_TEXT).contains('"__')
-    flat = F.when(may_be, F.col(_BODY).try_cast(_TEXTS))
+    flat = F.when(may_be, F.col(_BODY).try_cast(TEXTS))
     opened = opened.withColumn("__flat", flat)
     fields = F.col("__flat")
     marked = fields["__deleted"]
@@ -298,10 +307,10 @@ def _unflattened(opened: DataFrame) -> DataFrame:
 class StructuredChangeCodec(Codec):
     """Events that another codec decodes: Avro and Protobuf of a registry, or rows that come with their columns."""
 
-    def __init__(self, cdc: CDC, inner: Codec, *, refuses: bool) -> None:
+    def __init__(self, cdc: CDC, inner: Codec, *, refuses: bool, keys: MessageKeys | None = None) -> None:
         self.envelope = Envelope.of(cdc)
         self.wants = inner.wants
-        self._inner, self._refuses = inner, refuses
+        self._inner, self._refuses, self._keys = inner, refuses, keys or MessageKeys()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -314,7 +323,8 @@ class StructuredChangeCodec(Codec):
         return self._inner.has_nothing()
 
     def widen(self, messages: DataFrame) -> bool:
-        return self._inner.widen(messages)
+        has_keys = self._keys.widen(messages)
+        return self._inner.widen(messages) or has_keys
 
     def decoded(self, messages: DataFrame) -> DataFrame:
         rows = self._inner.decoded(messages)
@@ -341,7 +351,7 @@ class StructuredChangeCodec(Codec):
             }
         )
         facts = facts_of(image, {AVRO: self._fields()})
-        return finished(with_change(read, opened), refuses=self._refuses, facts=facts)
+        return finished(with_change(read, opened, self._keys), refuses=self._refuses, facts=facts)
 
     def _fields(self) -> tuple[Field, ...]:
         if not isinstance(self._inner, AvroCodec):
@@ -368,22 +378,7 @@ class StructuredChangeCodec(Codec):
         kind, column = self._kind(rows, path), self._column(rows, path)
         if isinstance(kind, t.MapType):
             return F.transform_values(column, lambda _, value: value.cast("string"))
-        if not isinstance(kind, t.StructType):
-            return F.lit(None).cast(_TEXTS)
-        names = F.array(*[F.lit(name) for name in kind.names])
-        texts = F.array(*[text_of(column[field.name], field.dataType) for field in kind.fields])
-        return without_unchanged(F.when(column.isNotNull(), F.map_from_arrays(names, texts)))
-
-
-def text_of(column: Column, kind: t.DataType) -> Column:
-    """A typed value as the text that JSON would have of it: bytes in base64, times in ISO, what is nested as JSON."""
-    if isinstance(kind, t.BinaryType):
-        return F.base64(column)
-    if isinstance(kind, t.TimestampType):
-        return F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
-    if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
-        return F.to_json(column)
-    return column.cast("string")
+        return without_unchanged(texts_of(column, kind))
 
 
 def without_unchanged(image: Column) -> Column:
@@ -391,7 +386,7 @@ def without_unchanged(image: Column) -> Column:
     return F.map_filter(image, lambda _, value: value.isNull() | ~value.isin(*_UNCHANGED))
 
 
-def with_change(envelope: Envelope, opened: DataFrame) -> DataFrame:
+def with_change(envelope: Envelope, opened: DataFrame, keys: MessageKeys) -> DataFrame:
     """The events with `CHANGE`, one form for all envelopes."""
     meant = F.lit(None).cast("string")
     op = F.col("__op")
@@ -399,8 +394,10 @@ def with_change(envelope: Envelope, opened: DataFrame) -> DataFrame:
         meant = F.when(op == word, F.lit(meaning)).otherwise(meant)
     # Only what takes a row away may have to be told which by the message's key; reading it costs as much as an image.
     needs_key = F.col(_IS_TOMBSTONE) | F.coalesce(meant == "delete", F.lit(False))
-    staged = opened.withColumns({"__key": F.when(needs_key, _message_key(opened)), "__meant": meant})
-    alone = F.when(F.col("__key").isNotNull(), F.lit(TOMBSTONE)).otherwise(F.lit(IGNORED))
+    staged = keys.beside(opened, needs_key).withColumns(
+        {"__meant": meant, "__unlike": F.col("__unlike") | F.col(KEY_UNLIKE)}
+    )
+    alone = F.when(F.col(KEY).isNotNull(), F.lit(TOMBSTONE)).otherwise(F.lit(IGNORED))
     staged = staged.withColumn("__done", F.when(F.col(_IS_TOMBSTONE), alone).otherwise(F.col("__meant")))
     done = F.col("__done")
     reason = (
@@ -421,24 +418,12 @@ def with_change(envelope: Envelope, opened: DataFrame) -> DataFrame:
         position_of(opened).alias("position"),
         F.col("__after").alias("after"),
         F.col("__before").alias("before"),
-        F.when(done.isin("delete", TOMBSTONE), F.col("__key")).alias("key"),
+        F.when(done.isin("delete", TOMBSTONE), F.col(KEY)).alias("key"),
         F.col("__key_value").alias("key_value"),
         F.col("__block").alias("block"),
         F.struct(*arrived).alias("arrived"),
     )
     return staged.withColumn("__change", change)
-
-
-def _message_key(frame: DataFrame) -> Column:
-    """The key of the message: fields by name, or a bare value under no name."""
-    if "_key" not in frame.columns:
-        return F.lit(None).cast(_TEXTS)
-    text = F.col("_key").cast("string")
-    document = F.try_parse_json(F.when(F.is_valid_utf8(text), text))
-    wrapped = F.try_variant_get(document, _path(_PAYLOAD), "variant")
-    body = F.coalesce(wrapped, document)
-    bare = F.map_from_arrays(F.array(F.lit("")), F.array(F.coalesce(body.try_cast("string"), text)))
-    return F.when(text.isNotNull(), F.coalesce(body.try_cast(_TEXTS), bare))
 
 
 def millis(text: Column) -> Column:

@@ -249,8 +249,9 @@ def _events(rows: DataFrame, feed: FeedColumns) -> DataFrame:
     )
     counted = rows.where(change["op"] != IGNORED).select(CHANGE, arrived.alias(_ARRIVED))
     new = F.struct(*[_fitted(_new_key(change, k, feed), k, fields, feed) for k in feed.keys])
-    old = F.struct(*[_fitted(_old_key(change, k, feed), k, fields, feed) for k in feed.keys])
     op = change["op"]
+    # A tombstone is mostly the echo of a delete: one whose key is of another kind is no reason to stop.
+    old = F.struct(*[_fitted(_old_key(change, k, feed), k, fields, feed, spared=op == TOMBSTONE) for k in feed.keys])
     is_delete = op.isin("delete", TOMBSTONE)
     keyed = counted.select(
         "*", F.when(is_delete, old).otherwise(new).alias("__new"), F.when(op == "update", old).alias("__old")
@@ -359,8 +360,15 @@ def _typed(text: Column, column: ColumnSpec, fields: Mapping[str, Sequence[Field
     return value
 
 
-def _fitted(text: Column, column: ColumnSpec, fields: Mapping[str, Sequence[Field]], feed: FeedColumns) -> Column:
-    """The same, and an error that names the column where a text is no value of its type."""
+def _fitted(
+    text: Column,
+    column: ColumnSpec,
+    fields: Mapping[str, Sequence[Field]],
+    feed: FeedColumns,
+    spared: Column | None = None,
+) -> Column:
+    """The same, and an error that names the column where a text is no value of its type; NULL where it is spared."""
     typed = _typed(text, column, fields, feed)
     failure = failing(column.name, str(column.type)).cast(to_spark_type(column.type))
-    return F.coalesce(typed, F.when(text.isNotNull(), failure)).alias(column.name)
+    fails = text.isNotNull() if spared is None else text.isNotNull() & ~spared
+    return F.coalesce(typed, F.when(fails, failure)).alias(column.name)

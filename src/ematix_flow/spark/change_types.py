@@ -17,6 +17,9 @@ from pyspark.sql import Column, functions as F, types as t
 from ematix_flow.declare import columns as c
 from ematix_flow.spark.fitting import fitted_or_null
 
+TEXTS = "map<string, string>"
+"""An image, or a key: texts by name."""
+
 _DEBEZIUM, _CONNECT = "io.debezium.", "org.apache.kafka.connect.data."
 _PLAIN: dict[str, c.ColumnType] = {
     "int8": c.SmallInt(),
@@ -156,6 +159,27 @@ def _short(name: object) -> str:
 
 def _number(text: object) -> int | None:
     return int(str(text)) if str(text).lstrip("-").isdigit() else None
+
+
+def text_of(column: Column, kind: t.DataType) -> Column:
+    """A typed value as the text that JSON would have of it: bytes in base64, times in ISO, what is nested as JSON."""
+    if isinstance(kind, t.BinaryType):
+        return F.base64(column)
+    if isinstance(kind, t.TimestampType):
+        return F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
+    if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
+        return F.to_json(column)
+    return column.cast("string")
+
+
+def texts_of(column: Column, kind: t.DataType | None, names: Mapping[str, str] | None = None) -> Column:
+    """A struct as texts by name, some of them renamed; NULL for what is none."""
+    if not isinstance(kind, t.StructType) or not kind.fields:
+        return F.lit(None).cast(TEXTS)
+    known = names or {}
+    given = F.array(*[F.lit(known.get(name, name)) for name in kind.names])
+    texts = F.array(*[text_of(column[field.name], field.dataType) for field in kind.fields])
+    return F.when(column.isNotNull(), F.map_from_arrays(given, texts))
 
 
 # ── one value ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -53,13 +53,17 @@ def _of_changes(
 ) -> Codec:
     """JSON events are read as they are; what comes with columns of its own is decoded first."""
     from ematix_flow.spark.change_events import ChangeCodec, StructuredChangeCodec
+    from ematix_flow.spark.change_keys import MessageKeys
+    from ematix_flow.spark.payload_registry import key_codec
 
     assert spec.cdc is not None
     refuses = spec.transform_on_error == "dlq"
     schema, remember = folder.schema(source.query), partial(folder.keep_schema, source.query)
-    changes = ChangeCodec(spec.cdc, schema, remember, refuses=refuses)
+    keys = MessageKeys(key_codec(source.connection) if isinstance(source.connection, KafkaConnection) else None)
+    changes = ChangeCodec(spec.cdc, schema, remember, refuses=refuses, keys=keys)
     if isinstance(backend, StreamsFiles) and backend.file_format == "json_lines":
         return LineCodec(backend, source.query, schema, remember, reads=changes)
     if backend.gives_messages and (getattr(source.connection, "payload_format", None) or "json") == "json":
         return changes
-    return StructuredChangeCodec(spec.cdc, codec_of(source, backend, folder, tells_types), refuses=refuses)
+    inner = codec_of(source, backend, folder, tells_types)
+    return StructuredChangeCodec(spec.cdc, inner, refuses=refuses, keys=keys)

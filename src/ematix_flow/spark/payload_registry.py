@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, functions as F, types as t
 from pyspark.sql.avro.functions import from_avro
 
-from ematix_flow.backends.avro_schema import PRESENT, reading_all, whole
+from ematix_flow.backends.avro_schema import PRESENT, bare_kind, reading_all, whole
 from ematix_flow.backends.glue_registry import GlueClient
 from ematix_flow.backends.registries import registry_of_kafka
 from ematix_flow.backends.schema_registry import RegistryClient, Schema, glue_version_and_payload
@@ -27,6 +28,9 @@ from ematix_flow.spark.payloads import BAD, RAW, SAMPLE, UNKNOWN, Codec, hidden
 
 Remember = Callable[[t.StructType], None]
 SCHEMA_ID, BODY, PARSED = "__schema", "__body", "__parsed"
+BARE = "__bare"
+"""The one field of a key that is a bare value."""
+
 _MOST_SCHEMAS = 500
 """How many ids one look may find; messages with more of them are damaged rather than various."""
 
@@ -83,11 +87,10 @@ class RegistryCodec(Codec):
         framed = self._framed(messages.where(F.col(VALUE).isNotNull()))
         parsed = self._parse(framed)
         known, refused = [*self._schemas], [*self._refused]
-        key = F.col(SCHEMA_ID)
+        key, unknown = F.col(SCHEMA_ID), self._is_unmet()
         reason = F.when(key.isNull(), F.lit(self.unframed))
         for one in refused:
             reason = reason.when(key == one, F.lit(self._refused[one]))
-        unknown = key.isNotNull() & ~key.isin([*known, *refused]) if known or refused else key.isNotNull()
         if self._refuses_others:
             reason, unknown = reason.when(unknown, F.lit("its schema was not looked for")), F.lit(False)
         if known:
@@ -101,6 +104,26 @@ class RegistryCodec(Codec):
             reason.alias(BAD),
             unknown.alias(UNKNOWN),
         )
+
+    def beside(self, frame: DataFrame, framed: Column, name: str, unknown: str) -> DataFrame:
+        """A frame with two more columns: what framed bytes hold, and whether their schema was not looked for yet.
+
+        Args:
+            name: The column of a struct; NULL where the bytes cannot be read.
+        """
+        packed = self._framed(frame.select(F.struct("*").alias("__row"), framed.alias(VALUE)))
+        is_unmet = F.lit(False) if self._refuses_others else F.coalesce(self._is_unmet(), F.lit(False))
+        if not self._schemas:
+            return packed.select("__row.*", F.lit(None).cast("struct<>").alias(name), is_unmet.alias(unknown))
+        fields = [F.col(f"{PARSED}.{quoted(column)}").alias(column) for column in self.columns]
+        return self._parse(packed).select(
+            "__row.*", F.when(self._is_read(), F.struct(*fields)).alias(name), is_unmet.alias(unknown)
+        )
+
+    def _is_unmet(self) -> Column:
+        """Whether a message names a schema that was not looked for."""
+        key, met = F.col(SCHEMA_ID), [*self._schemas, *self._refused]
+        return key.isNotNull() & ~key.isin(met) if met else key.isNotNull()
 
     form: str
     unframed: str
@@ -140,9 +163,12 @@ class AvroCodec(RegistryCodec):
         self._reader: dict[str, Any] = {}
 
     def _usable(self, key: str) -> Schema:
-        schema = self._client.schema(key) if isinstance(self._client, GlueClient) else self._client.schema(int(key))
+        schema = self._schema(key)
         self._writers[key] = whole(schema)
         return schema
+
+    def _schema(self, key: str) -> Schema:
+        return self._client.schema(key) if isinstance(self._client, GlueClient) else self._client.schema(int(key))
 
     def writers(self) -> list[dict[str, Any]]:
         """The schemas that messages were written with, as far as they are known."""
@@ -168,6 +194,19 @@ class AvroCodec(RegistryCodec):
 
     def _is_read(self) -> Column:
         return F.col(f"{PARSED}.{PRESENT}").isNotNull()
+
+
+class AvroKeyCodec(AvroCodec):
+    """The keys of messages in Avro, which need no record: a bare value is written like a record that has only it."""
+
+    def _schema(self, key: str) -> Schema:
+        schema = super()._schema(key)
+        kind = bare_kind(schema)
+        if kind is None:
+            return schema
+        return replace(
+            schema, text=json.dumps({"type": "record", "name": BARE, "fields": [{"name": BARE, "type": kind}]})
+        )
 
 
 def _confluent_framed(messages: DataFrame, begins: int) -> DataFrame:
@@ -200,3 +239,12 @@ def registry_codec(connection: KafkaConnection, remember: Remember) -> RegistryC
         assert isinstance(client, RegistryClient), "checked when the stream was declared"
         return ProtobufCodec(client, remember)
     return AvroCodec(client, remember)
+
+
+def key_codec(connection: KafkaConnection) -> RegistryCodec | None:
+    """What reads message keys that name a schema; None for a connection without a registry."""
+    if not (connection.schema_registry or connection.schema_registry_url):
+        return None
+    if connection.payload_format == "protobuf":
+        return registry_codec(connection, lambda _: None)
+    return AvroKeyCodec(registry_of_kafka(connection), lambda _: None)
