@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -15,14 +15,16 @@ import pytest
 from hypothesis.errors import NonInteractiveExampleWarning
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from ematix_flow import CDC
+from ematix_flow import CDC, SQLiteConnection
 from ematix_flow.contracts.change_feeds import COUNTS_AS, LATE, OP, PK, STALE, TIP, TURN
 from ematix_flow.declare import columns as c
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.spark.change_events import CHANGE, ChangeCodec
 from ematix_flow.spark.change_order import FeedColumns, landed_changes, landed_history, met_columns, misfit_of
 from ematix_flow.spark.payloads import BAD, UNKNOWN
+from tests.plan.change_history_model import COLUMNS as HISTORY, Change, History, history_spec, settle, stored_versions
 from tests.plan.change_model import COLUMNS, Event, feeds, landed
+from tests.plan.loading import database, minute
 
 MESSAGES = "value binary, _key binary, _partition int, _offset bigint"
 ID = ColumnSpec("id", c.BigInt(), nullable=False, primary_key=True)
@@ -308,7 +310,7 @@ def test_events_that_are_far_too_late_are_counted_as_such(spark: SparkSession) -
     assert sorted(row[COUNTS_AS] for row in rows) == [2, STALE, LATE]
 
 
-def test_a_history_gets_every_version_with_all_its_columns(spark: SparkSession) -> None:
+def test_a_history_gets_every_version_with_what_its_images_have(spark: SparkSession) -> None:
     def change(op: str, ts: int, **after: Any) -> dict[str, Any]:
         image = {"id": 1, **after}
         return {"op": op, ("before" if op == "d" else "after"): image, "source": {"ts_ms": ts * 10**12, "lsn": ts}}
@@ -318,6 +320,84 @@ def test_a_history_gets_every_version_with_all_its_columns(spark: SparkSession) 
     columns = (ColumnSpec("a", c.BigInt()), ColumnSpec("b", c.BigInt()))
     now = datetime(2026, 3, 1, tzinfo=timezone.utc)
     rows = landed_history(frame, FeedColumns((ID,), columns, CDC()), now=now).collect()
-    versions = sorted((row["__flow_ts"], row[OP], row["a"], row["b"]) for row in rows if row["__flow_event_at"])
+    versions = sorted(
+        (row["__flow_ts"], row[OP], row["a"], row["b"], row["__flow_mask_0"]) for row in rows if row["__flow_event_at"]
+    )
     unit = 10**12
-    assert versions == [(unit, 1, 1, 1), (2 * unit, 1, 2, 1), (3 * unit, 2, None, None), (4 * unit, 1, 4, 5)]
+    assert versions == [
+        (unit, 1, 1, 1, 3),
+        (2 * unit, 1, 2, None, 1),
+        (3 * unit, 2, None, None, 3),
+        (4 * unit, 1, 4, 5, 3),
+    ]
+
+
+def test_random_feeds_make_the_histories_of_the_model(spark: SparkSession) -> None:
+    chosen, model = random.Random(7), History()
+    with database(SQLiteConnection(name="store", path=":memory:"), schema="main") as db:
+        spec = history_spec(db)
+        for now in (100, 101):
+            told = {key: [Told.chosen(chosen) for _ in range(chosen.randint(0, 7))] for key in range(150)}
+            batch = [(key, one) for key, events in told.items() for one in events]
+            keys = [json.dumps({"id": key}).encode() for key, _ in batch]
+            frame = decoded(spark, CDC(), [one.message(key) for key, one in batch], keys=keys)
+            rows = landed_history(frame, FeedColumns((ID,), HISTORY[1:], CDC()), now=minute(now)).collect()
+            settle(db, spec, [with_instants(row) for row in rows], now=now)
+            offsets = iter(range(len(batch)))
+            model.take([change for key, events in told.items() for change in changes_of(key, events, offsets, now)])
+            assert stored_versions(db, spec) == model.versions()
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event of a feed; of a tombstone only the kind."""
+
+    op: str
+    at: int | None = None
+    lsn: int | None = None
+    image: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def chosen(chosen: random.Random) -> Told:
+        op = chosen.choice(["c", "u", "u", "u", "d", "d", "tombstone", "tombstone"])
+        if op == "tombstone":
+            return Told(op)
+        values = {"v": chosen.choice([None, "p", "q"]), "w": chosen.choice([None, 1, 2])}
+        image = {name: value for name, value in values.items() if op == "c" or chosen.random() < 0.5}
+        at = chosen.choice([None, *range(6)])
+        return Told(op, at, chosen.choice([None, 1, 2, 3]), {} if op == "d" else image)
+
+    def message(self, key: int) -> dict[str, Any] | None:
+        if self.op == "tombstone":
+            return None
+        ts = None if self.at is None else int(minute(self.at).timestamp() * 1000)
+        side = "before" if self.op == "d" else "after"
+        return {"op": self.op, side: {"id": key, **self.image}, "source": {"ts_ms": ts, "lsn": self.lsn}}
+
+
+def changes_of(key: int, events: Sequence[Told], offsets: Iterator[int], now: int) -> list[Change]:
+    """What lands of the events of a key: one change a moment, with what those of the moment have together."""
+    moments: dict[int | None, list[tuple[str, int, Told]]] = {}
+    for number, one in enumerate(events):
+        offset = next(offsets)
+        if one.op == "tombstone":
+            is_echo = number > 0 and events[number - 1].op in ("d", "tombstone")
+            if is_echo or any(later.op != "tombstone" for later in events[number + 1 :]):
+                continue
+        place = f"off:{offset:020d}" if one.lsn is None else f"lsn:{one.lsn:020d}"
+        moments.setdefault(one.at, []).append((place, number, one))
+    found = []
+    for at, of_moment in moments.items():
+        image: dict[str, Any] | None = {}
+        for _, _, one in sorted(of_moment, key=lambda placed: placed[:2]):
+            gone = one.op in ("d", "tombstone")
+            image = None if gone else {**(dict.fromkeys(("v", "w")) if image is None else image), **one.image}
+        found.append(Change(key, now if at is None else at, image))
+    return found
+
+
+def with_instants(row: Row) -> dict[str, Any]:
+    """A landed row; Spark gives instants without a zone, in that of this machine."""
+    values: dict[str, Any] = row.asDict()
+    at = values["__flow_event_at"]
+    return {**values, "__flow_event_at": None if at is None else at.astimezone(timezone.utc)}

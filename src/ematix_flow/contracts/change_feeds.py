@@ -62,6 +62,19 @@ def bit_of(place: int) -> tuple[str, int]:
     return f"{MASK}_{place // BITS_PER_MASK}", 1 << (place % BITS_PER_MASK)
 
 
+def full_masks(columns: int) -> dict[str, int]:
+    """The masks of an image that has all of so many columns.
+
+    >>> full_masks(3)
+    {'__flow_mask_0': 7}
+    """
+    whole = (1 << columns) - 1
+    return {
+        name: (whole >> (number * BITS_PER_MASK)) & ((1 << BITS_PER_MASK) - 1)
+        for number, name in enumerate(masks(columns))
+    }
+
+
 def control_columns(columns: int) -> tuple[ColumnSpec, ...]:
     """The columns that land beside those of the table."""
     small, large = SmallInt(), BigInt()

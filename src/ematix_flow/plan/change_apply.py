@@ -39,6 +39,7 @@ from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.plan.batch import TargetSide
 from ematix_flow.plan.change_feed import MomentSql, after_sql, newer_sql
+from ematix_flow.plan.change_history import FeedEvents
 from ematix_flow.plan.ddl import plan_ddl
 from ematix_flow.plan.strategies import Load, mode_statements
 
@@ -90,7 +91,7 @@ def plan_changes(target: TargetSpec, sink: TargetSide, feed: Feed, stamp: Stamp)
         run_id=stamp.run_id,
     )
     if target.is_versioned:
-        return _history(plan, load)
+        return _history(plan, load, feed)
     if sink.dialect.commits_each_statement:
         from ematix_flow.plan.change_merge import merged_changes
 
@@ -99,10 +100,10 @@ def plan_changes(target: TargetSpec, sink: TargetSide, feed: Feed, stamp: Stamp)
     return replace(plan, statements=(words.judged(), *words.counted()), feed=words.feed_plan())
 
 
-def _history(plan: BatchPlan, load: Load) -> BatchPlan:
+def _history(plan: BatchPlan, load: Load, feed: Feed) -> BatchPlan:
     """Every change is a version from its own time on, and a delete ends one. What comes again falls on itself."""
     at = ColumnSpec(AT, TimestampTZ(), nullable=True)
-    load = replace(load, event_at=AT, closes=f"{OP} = {DELETE}")
+    load = replace(load, feed=FeedEvents.of(load.dialect, feed.columns))
     quote = load.dialect.quote
     tally = f"SELECT {quote(COUNTS_AS)}, 1, count(*) FROM {load.landed_sql} GROUP BY {quote(COUNTS_AS)}"
     changes = None

@@ -15,6 +15,7 @@ from ematix_flow.contracts.plans import ChangeSet, Statement
 from ematix_flow.contracts.table_writes import MergeClause, TableWrite
 from ematix_flow.declare.columns import TimestampTZ
 from ematix_flow.errors import InvalidPlan
+from ematix_flow.plan.change_history import cut_by_truncates
 from ematix_flow.plan.history import RANK, Words, resolved_versions
 from ematix_flow.plan.strategies import (
     Load,
@@ -189,8 +190,14 @@ def _touched(words: Words, same_version: str) -> str:
 
 
 def _untouched(words: Words) -> str | None:
-    """Open versions of keys that did not land and must end: gone from the snapshot, or too old."""
+    """Versions of keys that did not land and must end: cut by a truncate, gone from the snapshot, or too old."""
     load = words.load
+    if load.feed is not None:
+        closed = flags(closed=one_if(f"t.{words.valid_to} IS NULL"), updated=one_if(f"t.{words.valid_to} IS NOT NULL"))
+        return (
+            f"SELECT {words.closing_columns('t')}, t.{words.valid_from}, min({words.at('e')}), 'end', {closed} "
+            f"FROM {cut_by_truncates(words)}"
+        )
     begins = f"t.{words.valid_from}"
     if words.target.handle_deletes == "soft":
         # A version that begins later than now (event times ahead of the clock) must not end before it begins.

@@ -20,6 +20,7 @@ from ematix_flow.contracts.dialect import SCRATCH
 from ematix_flow.contracts.plans import Check, Statement
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.columns import Boolean, TimestampTZ
+from ematix_flow.plan.change_history import completed, emptied_keys, ended_by_truncates, is_undone, marks
 from ematix_flow.plan.strategies import Load
 
 # Names inside one statement: columns, then relations. A table may be called `events` and have a column `place`; no
@@ -96,6 +97,8 @@ def history_statements(load: Load) -> tuple[Statement, ...]:
         statements += _close_absent(words)
     if load.target.ttl is not None:
         statements += _close_expired(words)
+    if load.feed is not None:
+        statements.append(ended_by_truncates(words))
     return tuple(statements)
 
 
@@ -132,8 +135,8 @@ class Words:
 
     def at(self, alias: str) -> str:
         """The time from which a landed row holds."""
-        if self.load.event_at is not None:
-            return f"{alias}.{self.dialect.quote(self.load.event_at)}"
+        if self.load.feed is not None:
+            return f"{alias}.{self.dialect.quote(self.load.feed.at)}"
         column = self.target.event_timestamp_column
         if column is None:
             return self.load.now_sql
@@ -163,13 +166,18 @@ def resolved_versions(words: Words) -> str:
     names = words.dialect.columns(words.load.names)
     keys = words.dialect.columns(words.key_names)
     touched = f"EXISTS (SELECT 1 FROM {landed} AS s WHERE {words.match('t', 's')})"
-    has_times = words.target.event_timestamp_column or words.load.event_at
-    timed = f" WHERE {words.at('s')} IS NOT NULL" if has_times else ""
-    closes = f"CASE WHEN {words.load.closes} THEN 1 ELSE 0 END" if words.load.closes else "0"
+    feed = words.load.feed
+    timed = f" WHERE {words.at('s')} IS NOT NULL" if words.target.event_timestamp_column or feed else ""
+    closes, whole = "0", ""
+    if feed is not None:
+        closes, whole = f"CASE WHEN {feed.closes} THEN 1 ELSE 0 END", marks(words, known=True)
+        timed += f" AND {feed.is_row} AND NOT {is_undone(words)}"
     incoming = (
-        f"SELECT {words.all_columns('s')}, {words.at('s')} AS {_AT}, 0 AS {RANK}, {closes} AS {_CLOSING} "
-        f"FROM {landed} AS s{timed}"
+        f"SELECT {words.all_columns('s')}, {words.at('s')} AS {_AT}, 0 AS {RANK}, {closes} AS {_CLOSING}"
+        f"{marks(words, known=False) if feed else ''} FROM {landed} AS s{timed}"
     )
+    if feed is not None:
+        incoming += f" UNION ALL {emptied_keys(words)}"
     if words.target.exact_history:
         known = (
             f"SELECT {words.all_columns('t')}, t.{words.event_at}, 1, "
@@ -177,8 +185,8 @@ def resolved_versions(words: Words) -> str:
         )
     else:
         known = (
-            f"SELECT {words.all_columns('t')}, t.{words.valid_from}, 1, 0 FROM {table} AS t WHERE {touched} "
-            f"UNION ALL SELECT {words.closing_columns('t')}, t.{words.valid_to}, 2, 1 FROM {table} AS t "
+            f"SELECT {words.all_columns('t')}, t.{words.valid_from}, 1, 0{whole} FROM {table} AS t WHERE {touched} "
+            f"UNION ALL SELECT {words.closing_columns('t')}, t.{words.valid_to}, 2, 1{whole} FROM {table} AS t "
             f"WHERE {_is_closing(words, 't')} AND {touched}"
         )
     lagged = ", ".join(
@@ -196,10 +204,13 @@ def resolved_versions(words: Words) -> str:
         f"({_CLOSING} = 1 AND {_BEFORE_CLOSING} = 0) OR "
         f"({_CLOSING} = 0 AND ({_BEFORE_AT} IS NULL OR {_BEFORE_CLOSING} = 1 OR {changed}))"
     )
-    parts = [
-        f"{_EVENTS} AS ({incoming} UNION ALL {known})",
+    parts, events = [f"{_EVENTS} AS ({incoming} UNION ALL {known})"], _EVENTS
+    if feed is not None:
+        more, events = completed(words, _EVENTS, _AT, RANK, _CLOSING)
+        parts += more
+    parts += [
         f"{_RANKED} AS (SELECT {names}, {_AT}, {RANK}, {_CLOSING}, row_number() OVER "
-        f"(PARTITION BY {keys}, {_AT} ORDER BY {RANK}) AS {_PLACE} FROM {_EVENTS})",
+        f"(PARTITION BY {keys}, {_AT} ORDER BY {RANK}) AS {_PLACE} FROM {events})",
         f"{_LAGGED} AS (SELECT {names}, {_AT}, {RANK}, {_CLOSING}, lag({_AT}) OVER w AS {_BEFORE_AT}, "
         f"lag({_CLOSING}) OVER w AS {_BEFORE_CLOSING}, {lagged} FROM {_RANKED} WHERE {_PLACE} = 1 "
         f"WINDOW w AS (PARTITION BY {keys} ORDER BY {_AT}))",
@@ -367,6 +378,8 @@ def _is_closing(words: Words, alias: str) -> str:
 
 def _is_snapshot(words: Words) -> bool:
     """Whether a landed row says that its key is there at the moment of the load."""
+    if words.load.feed is not None:
+        return False
     return words.target.event_timestamp_column is None or words.target.handle_deletes == "soft"
 
 

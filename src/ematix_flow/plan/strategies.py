@@ -13,6 +13,7 @@ from ematix_flow.contracts.table_writes import TableWrite
 from ematix_flow.declare.columns import UUID, String, TimestampTZ
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import TargetSpec
+from ematix_flow.plan.change_history import FeedEvents
 from ematix_flow.plan.physical import stamps
 
 
@@ -20,10 +21,9 @@ from ematix_flow.plan.physical import stamps
 class Load:
     """What a mode needs to know to write its statements. `columns` are the declared ones that the live table has.
 
-    `stored_as` is the relation of the run's own that takes the stored rows' place. Of a change feed, `event_at` is the
-    landed column of a change's time, and `closes` the condition under which a landed row ends a version. Of a merge,
-    `retracts` is the landed column that has 1 where the row of a key is to go, and 0 elsewhere, and `null_keys` are the
-    columns of the key in which NULL is a value like any other.
+    `stored_as` is the relation of the run's own that takes the stored rows' place. `feed` says what landed rows are
+    that are changes. Of a merge, `retracts` is the landed column that has 1 where the row of a key is to go, and 0
+    elsewhere, and `null_keys` are the columns of the key in which NULL is a value like any other.
     """
 
     dialect: Dialect
@@ -32,8 +32,7 @@ class Load:
     columns: tuple[ColumnSpec, ...]
     stamp: Stamp
     stored_as: str | None = None
-    event_at: str | None = None
-    closes: str | None = None
+    feed: FeedEvents | None = None
     retracts: str | None = None
     null_keys: tuple[str, ...] = ()
 

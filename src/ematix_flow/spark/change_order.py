@@ -16,7 +16,6 @@ from pyspark.sql import Column, DataFrame, Window, functions as F, types as t
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.change_feeds import (
     AT,
-    BITS_PER_MASK,
     COUNTS_AS,
     CREATED,
     DELETE,
@@ -40,6 +39,7 @@ from ematix_flow.contracts.change_feeds import (
     UPDATED,
     UPSERT,
     bit_of,
+    full_masks,
     masks,
 )
 from ematix_flow.declare.columns import ColumnType
@@ -146,7 +146,7 @@ def _is_tip(own: Column, before: str, whole: str) -> Column:
 def _in_turns(events: DataFrame, feed: FeedColumns) -> DataFrame:
     """Every event with its turn: its place among those of its key that no later one makes superfluous."""
     names = masks(len(feed.columns))
-    full = _full_masks(len(feed.columns))
+    full = full_masks(len(feed.columns))
     # `class_of`: only a change of the same class is sure to count whenever this one does.
     one = F.when(F.col(TS).isNull(), 0).otherwise(
         F.lit(1) + F.when(F.col(POSITION).isNull(), 2).otherwise(0) + F.col(SNAPSHOT)
@@ -182,37 +182,58 @@ def _kept(column: ColumnSpec) -> Column:
 
 
 def landed_history(rows: DataFrame, feed: FeedColumns, *, now: datetime) -> DataFrame:
-    """The changes as they land for a table of versions: of several at one time the last, each with all its columns."""
+    """The changes as they land for a table of versions: of several at one time the last, with what they have together.
+
+    What an image lacks beyond that is for the target to say, which knows the versions before it.
+    """
     events = _events(rows, feed)
-    order = Window.partitionBy(PK).orderBy(F.col(TS).asc_nulls_last(), F.col(POSITION).asc_nulls_first(), _ARRIVED)
-    same_time = Window.partitionBy(PK, TS).orderBy(F.col(POSITION).desc_nulls_last(), F.col(_ARRIVED).desc())
+    by_arrival = Window.partitionBy(PK).orderBy(_ARRIVED)
+    behind = by_arrival.rowsBetween(1, Window.unboundedFollowing)
+    in_order = (F.col(POSITION).asc_nulls_first(), F.col(_ARRIVED))
+    is_tombstone = F.col("__is_tombstone")
+    # A tombstone has no time. Behind a delete it is its echo, and what comes behind it was made later than it.
+    is_echo = F.coalesce(is_tombstone & (F.lag(OP).over(by_arrival) == DELETE), F.lit(False))
+    is_past = is_tombstone & (F.count(F.when(~is_tombstone, 1)).over(behind) > 0)
+    events = events.withColumns({"__is_echo": is_echo, "__is_past": is_past})
+    is_version = F.col(OP).isin(UPSERT, DELETE) & ~F.col("__is_echo") & ~F.col("__is_past")
+    events = events.withColumn("__is_version", is_version)
+    newest_first = Window.partitionBy(PK, TS, "__is_version").orderBy(
+        F.col(POSITION).desc_nulls_last(), F.col(_ARRIVED).desc()
+    )
+    so_far = Window.partitionBy(PK, TS).orderBy(*in_order).rowsBetween(Window.unboundedPreceding, 0)
+    ends = F.col("__is_version") & (F.col(OP) == DELETE)
     events = events.withColumns(
-        {"__last": F.row_number().over(same_time) == 1, "__part": F.sum((F.col(OP) == DELETE).cast("int")).over(order)}
+        {"__last": F.row_number().over(newest_first) == 1, "__part": F.sum(ends.cast("int")).over(so_far)}
     )
-    carried = Window.partitionBy(PK, "__part").orderBy(
-        F.col(TS).asc_nulls_last(), F.col(POSITION).asc_nulls_first(), _ARRIVED
-    )
-    values = []
+    carried = Window.partitionBy(PK, TS, "__part").orderBy(*in_order)
+    values, full = [], full_masks(len(feed.columns))
     for place, column in enumerate(feed.columns):
         mask, bit = bit_of(place)
-        name = F.col(quoted(column.name))
         has = F.col(mask).bitwiseAND(F.lit(bit).cast("bigint")) != 0
-        known = F.last(F.when(has, F.struct(name.alias("value"))), ignorenulls=True).over(carried)
+        given = F.struct(F.col(quoted(column.name)).alias("value"))
+        known = F.last(F.when(has, given), ignorenulls=True).over(carried)
         values.append(F.when(F.col(OP) == UPSERT, known["value"]).alias(column.name))
+    # A key that was deleted within the same millisecond begins anew: nothing older is for its image.
+    held = [
+        F.when(F.col("__part") > 0, F.lit(full[name]).cast("bigint"))
+        .otherwise(F.bit_or(F.col(name)).over(carried))
+        .alias(name)
+        for name in masks(len(feed.columns))
+    ]
     at = F.coalesce(F.timestamp_millis(F.col(TS)), F.lit(now).cast("timestamp"))
-    is_version = F.col(OP).isin(UPSERT, DELETE) & F.col("__last")
+    lands = (F.col("__is_version") & F.col("__last")) | (F.col(OP) == TRUNCATE)
     return events.select(
         *[F.col(f"{_KEYS}.{quoted(key.name)}").alias(key.name) for key in feed.keys],
         *values,
         F.col(OP).cast("smallint").alias(OP),
-        F.when(F.col(OP) == TRUNCATE, SKIPPED).otherwise(F.col(COUNTS_AS)).cast("smallint").alias(COUNTS_AS),
+        F.when(F.col("__is_echo"), UNCOUNTED).otherwise(F.col(COUNTS_AS)).cast("smallint").alias(COUNTS_AS),
         *[F.col(name) for name in (PK, TS, POSITION)],
         F.col(SNAPSHOT).cast("smallint").alias(SNAPSHOT),
         F.col(f"{_ARRIVED}.number").alias(SEQ),
         F.lit(0).cast("bigint").alias(TURN),
         F.lit(0).cast("smallint").alias(TIP),
-        *[F.col(name) for name in masks(len(feed.columns))],
-        F.when(is_version, at).alias(AT),
+        *held,
+        F.when(lands, at).alias(AT),
     )
 
 
@@ -339,14 +360,6 @@ def _masks(after: Column, feed: FeedColumns) -> list[Column]:
         has = F.coalesce(F.map_contains_key(after, column.name), F.lit(False))
         sums[name] = sums[name].bitwiseOR(F.when(has, F.lit(bit)).otherwise(F.lit(0)).cast("bigint"))
     return [column.alias(name) for name, column in sums.items()]
-
-
-def _full_masks(columns: int) -> dict[str, int]:
-    left, found = columns, {}
-    for name in masks(columns):
-        found[name] = (1 << min(left, BITS_PER_MASK)) - 1 if left > 0 else 0
-        left -= BITS_PER_MASK
-    return found
 
 
 def _typed(text: Column, column: ColumnSpec, fields: Mapping[str, Sequence[Field]], feed: FeedColumns) -> Column:
