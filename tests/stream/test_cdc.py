@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -255,20 +256,44 @@ def run_watched(topic: Topic, end: End, watch: StreamWatch, **options: Any) -> N
     run_stream(spec, once=True, watch=watch)
 
 
-def test_a_history_is_kept_straight_from_the_feed(topic: Topic, lite: End) -> None:
-    ann = {"id": 1, "name": "Ann"}
-    send(
-        topic,
-        [event("c", ann, 1_000_000_000_000, lsn=1), event("u", {**ann, "name": "Anna"}, 1_000_000_002_000, lsn=2)],
-    )
-    target = lite.target(mode="scd2")
-    mirror(topic, lite, target=target)
-    late = event("u", {**ann, "name": "Anne"}, 1_000_000_001_000, lsn=3)
-    send(topic, [event("d", None, 1_000_000_003_000, before=ann, lsn=4), late])
-    mirror(topic, lite, target=target)
-    rows = lite.select("SELECT name, valid_from, valid_to, is_current FROM customers ORDER BY valid_from")
-    at = [f"2001-09-09T01:46:4{second}.000000Z" for second in range(4)]
-    assert rows == [("Ann", at[0], at[1], 0), ("Anne", at[1], at[2], 0), ("Anna", at[2], at[3], 0)]
+@pytest.mark.parametrize("kind", ["sqlite", "delta"])
+def test_a_history_is_kept_straight_from_the_feed(
+    topic: Topic, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    end = end_of(kind, request, tmp_path)
+    target = end.target(mode="scd2")
+
+    def told(op: str, second: int, number: int, **values: str) -> dict[str, Any]:
+        side = {"before" if op == "d" else "after": {"id": number, **values}}
+        return event(op, None, 1_000_000_000_000 + second * 1_000, lsn=second + 1) | side
+
+    send(topic, [told("c", 0, 1, name="Ann", city="Rome"), told("u", 2, 1, name="Anna")])
+    send(topic, [told("c", 0, 2, name="Ben", city="Oslo")])
+    mirror(topic, end, target=target)
+    send(topic, [told("d", 4, 1), told("u", 1, 1, name="Anne")])  # the second is late
+    send(topic, [told("u", 3, 2, city="Bonn"), told("d", 4, 2)])
+    topic.send([None], key=b'{"id": 2}')
+    send(topic, [told("c", 5, 2, name="Ben")])
+    mirror(topic, end, target=target)
+    send(topic, [event("t", None, 1_000_000_006_000, lsn=6), told("c", 6, 3, name="Cid")])
+    send(topic, [told("c", 7, 1, name="Ann", city="Nice")])
+    mirror(topic, end, target=target)
+
+    def second(moment: Any) -> int | None:
+        at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        return None if at is None else at.second - 40
+
+    rows = end.select("SELECT id, name, city, valid_from, valid_to, is_current FROM customers ORDER BY id, valid_from")
+    assert [(*row[:3], second(row[3]), second(row[4]), bool(row[5])) for row in rows] == [
+        (1, "Ann", "Rome", 0, 1, False),
+        (1, "Anne", "Rome", 1, 2, False),
+        (1, "Anna", "Rome", 2, 4, False),
+        (1, "Ann", "Nice", 7, None, True),
+        (2, "Ben", "Oslo", 0, 3, False),
+        (2, "Ben", "Bonn", 3, 4, False),
+        (2, "Ben", None, 5, 6, False),
+        (3, "Cid", None, 6, None, True),
+    ]
 
 
 def test_a_key_of_several_columns_is_one_key(topic: Topic, lite: End) -> None:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 _EMPTYING = 3
 """How a truncate ranks: whatever else is known of a key at that moment came behind it."""
 
-_MARKED, _PLAIN, _FILLED = "__flow_marked", "__flow_plain", "__flow_filled"
+_EMPTIED_AT, _PLACE, _SEQ = "__flow_emptied_at", "__flow_emptied_place", "__flow_emptied_seq"
+_LACKS = "__flow_lacks"
+_LOOKED_AT, _MARKED, _FILLED, _WHOLE = "__flow_looked_at", "__flow_marked", "__flow_filled", "__flow_whole"
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,22 @@ class FeedEvents:
         )
 
 
-def is_undone(words: Words) -> str:
-    """Whether a landed change (alias s) was made before a truncate that has the same time."""
-    quote, landed = words.dialect.quote, words.load.landed_sql
-    ts, seq = quote(TS), quote(SEQ)
-    before, emptied = (words.dialect.ordered(f"{alias}.{quote(POSITION)}", Text()) for alias in ("s", "r"))
+def landed_changes(words: Words) -> str:
+    """What the FROM and the WHERE of a query are for changes that count (alias s).
+
+    One that was made before a truncate of the same time does not. Truncates are few: they are gathered first.
+    """
+    quote, feed, at = words.dialect.quote, _feed(words), words.at("s")
+    ts, seq, landed = quote(TS), quote(SEQ), words.load.landed_sql
+    position = words.dialect.ordered(f"s.{quote(POSITION)}", Text())
+    truncates = (
+        f"SELECT {at} AS {_EMPTIED_AT}, max({position}) AS {_PLACE}, max(s.{seq}) AS {_SEQ} "
+        f"FROM {landed} AS s WHERE {feed.empties} GROUP BY {at}"
+    )
+    behind = f"CASE WHEN s.{ts} IS NULL THEN s.{seq} > r.{_SEQ} ELSE {position} > r.{_PLACE} END"
     return (
-        f"EXISTS (SELECT 1 FROM {landed} AS r WHERE r.{quote(OP)} = {TRUNCATE} AND "
-        f"CASE WHEN s.{ts} IS NULL THEN r.{ts} IS NULL AND s.{seq} < r.{seq} "
-        f"ELSE s.{ts} = r.{ts} AND {before} <= {emptied} END)"
+        f"FROM {landed} AS s LEFT JOIN ({truncates}) AS r ON r.{_EMPTIED_AT} = {at} "
+        f"WHERE {at} IS NOT NULL AND {feed.is_row} AND (r.{_EMPTIED_AT} IS NULL OR {behind})"
     )
 
 
@@ -137,24 +146,27 @@ def _truncates(words: Words) -> str:
 
 def marks(words: Words, *, known: bool) -> str:
     """Columns that say which columns an event has, to stand behind its own; all of them where it is `known` whole."""
-    return "".join(
+    feed = _feed(words)
+    has = "".join(
         f", 1 AS {_has(place)}" if known else f", CASE WHEN {condition} THEN 1 ELSE 0 END AS {_has(place)}"
-        for place, (_, condition) in enumerate(_feed(words).has)
+        for place, (_, condition) in enumerate(feed.has)
     )
+    return f"{has}, 0 AS {_LACKS}" if known else f"{has}, CASE WHEN {feed.is_partial} THEN 1 ELSE 0 END AS {_LACKS}"
 
 
 def completed(words: Words, events: str, at: str, rank: str, closing: str) -> tuple[list[str], str]:
     """Relations, one after the other, in which the events of a relation get what they lack; and the last one's name.
 
-    Only keys that have such an event are looked at: to carry a column on takes a pass for each.
+    To carry a column on takes a pass for each, which only keys are given that have an event without some.
     """
     quote, feed = words.dialect.quote, _feed(words)
     others = f"{at}, {rank}, {closing}"
     names = words.dialect.columns(words.load.names)
     keys = words.dialect.columns(words.key_names)
-    lacking = f"EXISTS (SELECT 1 FROM {words.load.landed_sql} AS s WHERE {words.match('s', 'v')} AND {feed.is_partial})"
+    has = "".join(f", {_has(place)}" for place in range(len(feed.has)))
+    looked_at = f"SELECT {names}, {others}{has}, max({_LACKS}) OVER (PARTITION BY {keys}) AS {_LACKS} FROM {events}"
     in_order = f"ORDER BY {at}, {rank} DESC"
-    groups = ", ".join(f"sum({_has(place)}) OVER w AS {_group(place)}" for place in range(len(feed.has)))
+    groups = "".join(f", sum({_has(place)}) OVER w AS {_group(place)}" for place in range(len(feed.has)))
     places = {name: place for place, (name, _) in enumerate(feed.has)}
     carried = ", ".join(
         f"first_value({quote(name)}) OVER (PARTITION BY {keys}, {_group(places[name])} {in_order}) AS {quote(name)}"
@@ -163,15 +175,16 @@ def completed(words: Words, events: str, at: str, rank: str, closing: str) -> tu
         for name in words.load.names
     )
     marked = (
-        f"SELECT {names}, {others}, {groups} FROM {events} AS v WHERE {lacking} "
+        f"SELECT {names}, {others}{groups} FROM {_LOOKED_AT} WHERE {_LACKS} = 1 "
         f"WINDOW w AS (PARTITION BY {keys} {in_order} ROWS UNBOUNDED PRECEDING)"
     )
     return [
+        f"{_LOOKED_AT} AS ({looked_at})",
         f"{_MARKED} AS ({marked})",
         f"{_FILLED} AS (SELECT {carried}, {others} FROM {_MARKED})",
-        f"{_PLAIN} AS (SELECT {names}, {others} FROM {events} AS v WHERE NOT {lacking} "
+        f"{_WHOLE} AS (SELECT {names}, {others} FROM {_LOOKED_AT} WHERE {_LACKS} = 0 "
         f"UNION ALL SELECT {names}, {others} FROM {_FILLED})",
-    ], _PLAIN
+    ], _WHOLE
 
 
 def _feed(words: Words) -> FeedEvents:

@@ -20,7 +20,7 @@ from ematix_flow.contracts.dialect import SCRATCH
 from ematix_flow.contracts.plans import Check, Statement
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.columns import Boolean, TimestampTZ
-from ematix_flow.plan.change_history import completed, emptied_keys, ended_by_truncates, is_undone, marks
+from ematix_flow.plan.change_history import completed, emptied_keys, ended_by_truncates, landed_changes, marks
 from ematix_flow.plan.strategies import Load
 
 # Names inside one statement: columns, then relations. A table may be called `events` and have a column `place`; no
@@ -167,17 +167,16 @@ def resolved_versions(words: Words) -> str:
     keys = words.dialect.columns(words.key_names)
     touched = f"EXISTS (SELECT 1 FROM {landed} AS s WHERE {words.match('t', 's')})"
     feed = words.load.feed
-    timed = f" WHERE {words.at('s')} IS NOT NULL" if words.target.event_timestamp_column or feed else ""
-    closes, whole = "0", ""
-    if feed is not None:
-        closes, whole = f"CASE WHEN {feed.closes} THEN 1 ELSE 0 END", marks(words, known=True)
-        timed += f" AND {feed.is_row} AND NOT {is_undone(words)}"
-    incoming = (
-        f"SELECT {words.all_columns('s')}, {words.at('s')} AS {_AT}, 0 AS {RANK}, {closes} AS {_CLOSING}"
-        f"{marks(words, known=False) if feed else ''} FROM {landed} AS s{timed}"
-    )
-    if feed is not None:
-        incoming += f" UNION ALL {emptied_keys(words)}"
+    timed = f" WHERE {words.at('s')} IS NOT NULL" if words.target.event_timestamp_column else ""
+    at, whole = f"{words.all_columns('s')}, {words.at('s')} AS {_AT}, 0 AS {RANK}", ""
+    if feed is None:
+        incoming = f"SELECT {at}, 0 AS {_CLOSING} FROM {landed} AS s{timed}"
+    else:
+        whole = marks(words, known=True)
+        incoming = (
+            f"SELECT {at}, CASE WHEN {feed.closes} THEN 1 ELSE 0 END AS {_CLOSING}{marks(words, known=False)} "
+            f"{landed_changes(words)} UNION ALL {emptied_keys(words)}"
+        )
     if words.target.exact_history:
         known = (
             f"SELECT {words.all_columns('t')}, t.{words.event_at}, 1, "
