@@ -69,7 +69,8 @@ class KafkaBackend(KafkaStreams, Backend):
         super().__init__(connection)
         assert isinstance(connection, KafkaConnection)
         self.kafka = connection
-        if connection.payload_format == "avro":
+        # Beside values in JSON, the keys of changes may be Avro (`spark/change_keys.py`).
+        if connection.payload_format == "avro" or (not connection.payload_format and connection.schema_registry_url):
             self.needs = SessionNeeds(jars=frozenset({"avro"}))
         self._books: dict[str, KafkaBooks] = {}
         self._opened_at: dict[str, int] = {}

@@ -243,7 +243,10 @@ def registry_codec(connection: KafkaConnection, remember: Remember) -> RegistryC
 
 def key_codec(connection: KafkaConnection) -> RegistryCodec | None:
     """What reads message keys that name a schema; None for a connection without a registry."""
-    if not (connection.schema_registry or connection.schema_registry_url):
+    has_registry = connection.payload_format in ("avro", "protobuf") or (
+        not connection.payload_format and connection.schema_registry_url
+    )
+    if not has_registry:
         return None
     if connection.payload_format == "protobuf":
         return registry_codec(connection, lambda _: None)
