@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -129,6 +131,31 @@ def test_messages_that_come_again_among_others_before_their_batch_was_written_ar
     assert result["total_rows"] == 40
     if queue.fields["kind"] != "kinesis":
         assert queue.bodies() == []
+
+
+def test_a_kinesis_stream_whose_checkpoint_is_lost_goes_on_where_its_target_is(
+    request: pytest.FixtureRequest, pg_url: str, checkpoints: Path
+) -> None:
+    queue = kinesis(request)
+    given = {**options(queue, pg_url), "delivery": "exactly_once"}
+    queue.send(messages(range(30)))
+    run_streaming_pipeline(**keywords(given))
+    in_a_month_from_now(checkpoints)
+    queue.send(messages(range(30, 40)))
+    assert run_streaming_pipeline(**keywords(given))["total_rows"] == 10, "a clock that was set back loses nothing"
+    shutil.rmtree(checkpoints)
+    queue.send(messages(range(40, 50)))
+    assert run_streaming_pipeline(**keywords(given))["total_rows"] == 10
+    assert ids(pg_url) == list(range(50))
+
+
+def in_a_month_from_now(checkpoints: Path) -> None:
+    """Let the files of the first batch have been written by a clock that was ahead."""
+    [listed] = checkpoints.glob("*/gen-*/sources/0/0")
+    version, *entries = listed.read_text().splitlines()
+    later = [{**entry, "timestamp": entry["timestamp"] + 30 * 86_400_000} for entry in map(json.loads, entries)]
+    listed.with_name(f".{listed.name}.crc").unlink()
+    listed.write_text("\n".join([version, *map(json.dumps, later)]))
 
 
 def test_rows_of_a_stream_arrive_as_messages(queue: Queue, topic: Topic) -> None:

@@ -11,6 +11,8 @@ how far each source is.
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +89,11 @@ class CheckpointMirror:
                     (self._pipeline, gone),
                 )
             for path in changed:
-                self._put(db, "state", ("group_key", "state_blob"), path, (self._folder / path).read_bytes(), version)
+                try:
+                    content = (self._folder / path).read_bytes()
+                except FileNotFoundError:  # since it was listed; the next copy removes what there is of it
+                    continue
+                self._put(db, "state", ("group_key", "state_blob"), path, content, version)
             for source, end in positions.items():
                 told = json.dumps(end).encode()
                 self._put(db, "offsets", ("source_id", "offset_bytes"), source, told, version)
@@ -114,10 +120,12 @@ class CheckpointMirror:
     def _files(self) -> dict[str, tuple[int, int]]:
         """Every file that counts, with its size and time: Spark's files are written once and never changed."""
         found = {}
-        for place in self._folder.rglob("*"):
-            path = place.relative_to(self._folder).as_posix()
-            hidden = place.name.startswith(".") or place.name.endswith(_LEFT_OUT)
-            if not hidden and place.is_file():
-                seen = place.stat()
-                found[path] = (seen.st_size, seen.st_mtime_ns)
+        for folder, _, names in os.walk(self._folder):
+            for name in names:
+                if name.startswith(".") or name.endswith(_LEFT_OUT):
+                    continue
+                place = Path(folder, name)
+                with suppress(FileNotFoundError):  # Spark and receivers of messages remove files when they like
+                    seen = place.stat()
+                    found[place.relative_to(self._folder).as_posix()] = (seen.st_size, seen.st_mtime_ns)
         return found

@@ -42,6 +42,9 @@ ALL_FILES = {"files": "all"}
 BYTES_PER_ROW = 256
 """What a row is taken to weigh where a batch is bounded in rows: Spark bounds batches of files in bytes."""
 
+FOR_EVER = "36500d"
+"""Spark leaves out files that are a week older than the newest it has seen, and says nothing. Here none is too old."""
+
 _NAMES = "path string, modificationTime timestamp, length bigint, content binary"
 
 
@@ -128,7 +131,7 @@ class FileStreams:
 
         self._lists = reading.log
         self.store.prepare(spark)
-        options = {"recursiveFileLookup": "true"}
+        options = {"recursiveFileLookup": "true", "maxFileAge": FOR_EVER}
         if reading.max_rows is not None:
             options["maxBytesPerTrigger"] = str(reading.max_rows * BYTES_PER_ROW)
         # The content is never looked at, so it is not read either.

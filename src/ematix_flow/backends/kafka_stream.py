@@ -102,7 +102,7 @@ class KafkaStreams:
             **java_settings(self.cluster),
             "subscribe": reading.query,
             "includeHeaders": "true",
-            "startingOffsets": json.dumps(reading.start),
+            "startingOffsets": json.dumps(self._whole(reading) if reading.begins else reading.start),
             "failOnDataLoss": "false" if reading.tolerates_gaps else "true",
             "kafka.isolation.level": "read_committed",
             # Spark asks three times: brokers that are away for a minute end the stream, a restart of theirs does not.
@@ -123,6 +123,12 @@ class KafkaStreams:
             F.col("headers").alias("_headers"),
             F.col("timestamp").alias(EVENT_TIME),
         )
+
+    def _whole(self, reading: StreamReading) -> Any:
+        """Where to begin in every partition: one that came after the position was kept is read from its beginning."""
+        known = reading.start.get(reading.query, {})
+        unread = {str(number): _EARLIEST for number in self._partitions(reading.query) if str(number) not in known}
+        return {**reading.start, reading.query: {**known, **unread}}
 
     def position(self, offset: str) -> Any:
         """Spark writes `{"topic": {"0": 17}}`, and takes the same."""

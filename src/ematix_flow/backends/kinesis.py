@@ -20,6 +20,7 @@ from ematix_flow.backends.kinesis_client import (
     stream_of,
 )
 from ematix_flow.backends.queue_spool import Gives, Message
+from ematix_flow.backends.queue_stream import PositionedQueue
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.connection import Connection, KinesisConnection
 from ematix_flow.declare.target import TargetSpec
@@ -28,7 +29,7 @@ SHARDS_EVERY_S = 30.0
 """How often is asked for shards that were made by a split or a merge."""
 
 
-class KinesisBackend(BrokerBackend):
+class KinesisBackend(PositionedQueue, BrokerBackend):
     """One stream."""
 
     connection_type: ClassVar[type[Connection]] = KinesisConnection

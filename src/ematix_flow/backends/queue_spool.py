@@ -10,6 +10,7 @@ written a second time.
     <folder>/
     ├── 000000000017.parquet         messages, and in its metadata where the source stood behind them
     ├── _rejected-000000000017.json  which of them are to be rejected (`queue_rejects.py`)
+    ├── _ends.json                   where the source stood behind the newest batches (`queue_stream.py`)
     └── _position.json               the same as in the last of the files that are gone, and its number
 """
 
@@ -298,7 +299,7 @@ class Spool:
         """Take a file away; where the source stood behind it stays known."""
         file = self._folder / f"{number:012d}.parquet"
         if file.exists():
-            _keep_position(self._folder, number, _position_in(file))
+            _keep_position(self._folder, number, position_in(file))
             file.unlink()
         forget_rejects(self._folder, number)
 
@@ -307,7 +308,7 @@ def kept_position(folder: Path) -> Any:
     """Where a source stood behind the newest file of a spool, also when that is gone; None when nothing is known."""
     files = sorted(folder.glob(_NAMES))
     if files:
-        return _position_in(files[-1])
+        return position_in(files[-1])
     known = _read_position(folder)
     return known["position"] if known else None
 
@@ -334,9 +335,17 @@ def _keep_position(folder: Path, number: int, position: Any) -> None:
     known = _read_position(folder)
     if known is not None and known["file"] > number:
         return
-    partial = folder / f".{_POSITION}"
-    partial.write_text(json.dumps({"file": number, "position": position}))
-    os.replace(partial, folder / _POSITION)
+    write_json(folder / _POSITION, {"file": number, "position": position})
+
+
+def write_json(place: Path, content: Any) -> None:
+    """Write a small file that is there as a whole or not at all."""
+    partial = place.with_name(f".{place.name}")
+    with open(partial, "w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, place)
 
 
 def _read_position(folder: Path) -> Any:
@@ -380,7 +389,8 @@ def write_file(place: Path, messages: Sequence[Message], topic: str, position: A
     return place.stat().st_size
 
 
-def _position_in(file: Path) -> Any:
+def position_in(file: Path) -> Any:
+    """Where the source stood behind the messages of a file."""
     import pyarrow.parquet as pq
 
     known = pq.read_schema(file).metadata or {}

@@ -12,7 +12,8 @@ from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.errors import DeliveryImpossible
 
 REPLAYS = (
-    *("kafka", "kinesis", "object_store_local", "object_store_s3", "delta_local", "delta_s3", "iceberg"),
+    *("kafka", "kinesis", "delta_local", "delta_s3", "iceberg"),
+    *("object_store_local", "object_store_s3", "object_store_gcs", "object_store_azure"),
     *("postgres", "mysql"),  # whose logs give changes again
 )
 """Sources that give the same messages again for the same positions."""
@@ -20,7 +21,8 @@ REPLAYS = (
 KEEPS_NAMES = (
     *("postgres", "mysql", "sqlite", "duckdb"),
     *("delta_local", "delta_s3", "iceberg"),
-    *("object_store_local", "object_store_s3", "kafka"),
+    *("object_store_local", "object_store_s3", "object_store_gcs", "object_store_azure"),
+    "kafka",
 )
 """Targets that keep a batch's name together with its rows, so that it cannot be applied twice."""
 

@@ -262,7 +262,7 @@ class _ReplayTarget(StreamTarget):
     def open_as(self, step: str) -> None:
         """Take the lease and open a run under the name of a step."""
         self.logical_run = step
-        self._is_described = False
+        self._described = None
         self.open()
 
     @property
