@@ -49,6 +49,14 @@ class Topic:
             producer.poll(0)
         assert producer.flush(30) == 0
 
+    def grow(self, partitions: int) -> None:
+        """Give it more partitions."""
+        from confluent_kafka.admin import AdminClient, NewPartitions
+
+        admin = AdminClient({"bootstrap.servers": self.server.address, "log_level": 0})
+        for answer in admin.create_partitions([NewPartitions(self.name, partitions)]).values():
+            answer.result(30)
+
     def committed(self) -> int:
         """How many messages the stream's group has behind it, over all partitions."""
         from confluent_kafka import Consumer, TopicPartition

@@ -59,8 +59,10 @@ def test_without_its_checkpoint_a_stream_goes_on_where_its_target_is(
     consume(topic, pg_url)
     shutil.rmtree(checkpoints)
     topic.send([{"id": 10, "name": "b"}])
-    assert consume(topic, pg_url)["total_rows"] == 1
-    assert [row[0] for row in rows(pg_url)] == list(range(11))
+    topic.grow(3)
+    topic.send([{"id": 11, "name": "c"}], partition=2)
+    assert consume(topic, pg_url)["total_rows"] == 2, "also of partitions that the target knows nothing of"
+    assert [row[0] for row in rows(pg_url)] == list(range(12))
 
 
 def test_a_table_that_is_there_keeps_its_types(topic: Topic, pg_url: str) -> None:

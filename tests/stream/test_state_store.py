@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from ematix_flow import PostgresConnection, SQLiteConnection, StateStore, run_streaming_pipeline
+from ematix_flow import (
+    Aggregation,
+    PostgresConnection,
+    SQLiteConnection,
+    StateStore,
+    Window,
+    run_streaming_pipeline,
+)
+from ematix_flow.backends.checkpoint_mirror import CheckpointMirror
 from ematix_flow.declare.registry import user_location
 from ematix_flow.declare.stream_pipeline import stream_spec
 from ematix_flow.errors import ConnectionFailed
@@ -61,6 +71,56 @@ def test_a_state_store_with_a_path_is_where_the_checkpoint_is(topic: Topic, tmp_
         user_location(),
     )
     assert CheckpointFolder.of(spec).path == tmp_path / "kept"
+
+
+def test_a_store_in_memory_forgets_with_its_process(topic: Topic, tmp_path: Path, checkpoints: Path) -> None:
+    def consume() -> int:
+        minutes = Window("tumbling", [Aggregation("count", "n")], duration_ms=60_000, event_time_column="at")
+        return int(
+            run_streaming_pipeline(
+                name=f"forgets_{topic.name}",
+                source=topic.connection(),
+                source_query=topic.name,
+                target=SQLiteConnection(name="lite", path=str(tmp_path / "minutes.db")),
+                target_table=("main", "minutes"),
+                window=minutes,
+                state_store=StateStore("in_memory"),
+                once=True,
+            )["total_rows"]
+        )
+
+    topic.send({"at": f"2026-03-01T06:0{minute}:00Z"} for minute in (0, 0, 1, 1, 1))
+    assert consume() == 1
+    assert not list(checkpoints.rglob("current.json")) and not list(checkpoints.rglob("gen-*"))
+    topic.send({"at": f"2026-03-01T06:0{minute}:00Z"} for minute in (1, 2))
+    assert consume() == 1
+    with sqlite3.connect(tmp_path / "minutes.db") as db:
+        assert db.execute("SELECT n FROM minutes ORDER BY window_start").fetchall() == [(2,), (1,)]
+
+
+def test_files_that_go_while_they_are_copied_are_no_obstacle(pg_url: str, tmp_path: Path) -> None:
+    mirror, ended = CheckpointMirror(pg_url, "flow_state", "restless", tmp_path), threading.Event()
+    mirror.open()
+    (tmp_path / "current.json").write_text("{}")
+
+    def come_and_go() -> None:
+        while not ended.is_set():
+            for number in range(50):
+                (tmp_path / "spool" / str(number)).mkdir(parents=True, exist_ok=True)
+                (tmp_path / "spool" / str(number) / "0.parquet").write_text("x")
+            shutil.rmtree(tmp_path / "spool")
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for version in range(30):
+            mirror.copy(version, {})
+    finally:
+        ended.set()
+        thread.join()
+    mirror.copy(30, {})
+    with psycopg.connect(pg_url) as db:
+        assert db.execute("SELECT group_key FROM flow_state.ematix_streaming_state").fetchall() == [("current.json",)]
 
 
 def test_a_checkpoint_may_be_in_a_bucket(

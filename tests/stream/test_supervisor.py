@@ -17,7 +17,14 @@ from ematix_flow.declare.registry import SourceLocation
 from ematix_flow.declare.stream import Source
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.declare.target import Target
-from ematix_flow.errors import ConnectionFailed, InvalidConfig
+from ematix_flow.errors import (
+    ConnectionFailed,
+    FlowError,
+    InvalidConfig,
+    InvalidDeclaration,
+    StateIncompatible,
+    UnsupportedBackend,
+)
 from ematix_flow.run.stream_watch import StreamWatch
 from ematix_flow.run.streams import run_stream
 from ematix_flow.run.supervisor import RestartPolicy, keep_running
@@ -94,6 +101,17 @@ def test_without_the_word_a_failure_is_the_end() -> None:
     told = Patience()
     with pytest.raises(ConnectionFailed, match=r"no\. 1"):
         supervised(RestartPolicy(), 1, told=told)
+    assert told.waits == []
+
+
+@pytest.mark.parametrize("mistake", [InvalidDeclaration, StateIncompatible, InvalidConfig, UnsupportedBackend])
+def test_what_another_start_cannot_mend_is_the_end_at_once(mistake: type[FlowError]) -> None:
+    def start() -> dict[str, Any]:
+        raise mistake("said again and again")
+
+    told = Patience()
+    with pytest.raises(mistake):
+        keep_running(start, RestartPolicy(on_error=True), told, when_told=lambda: TOLD)
     assert told.waits == []
 
 

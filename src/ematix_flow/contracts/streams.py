@@ -162,6 +162,20 @@ class TakesBatches(Protocol):
         """Whether nothing of a batch is ever seen that broke off on the way."""
         ...
 
+    @property
+    def is_away(self) -> bool:
+        """Whether it did not answer when the stream began, and has not come back since."""
+        ...
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its columns have been asked for, or can be."""
+        ...
+
+    def come_back(self, waiting: Sequence[StreamBatch]) -> None:
+        """Try once more to open a target that was away; `waiting` is what was kept for it. Raises when it still is."""
+        ...
+
     def holds(self, batch: StreamBatch) -> bool:
         """Whether the target has the batch already; `StateIncompatible` when it has another under its name."""
         ...

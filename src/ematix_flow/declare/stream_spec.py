@@ -122,9 +122,9 @@ class StreamSpec:
             large_state_bytes: From which size on expected state is worth a word; 0 for never.
         """
         said: list[str] = []
-        if self.needs_state_store and self.state_store is not None and self.state_store.kind == "in_memory":
-            said.append("state_store is 'in_memory': sessions and joins forget everything when the process ends")
-        if self.window is not None and not self.needs_state_store and self.state_store is not None:
+        if self.is_stateful and self.forgets:
+            said.append("state_store is 'in_memory': windows and joins forget everything when the process ends")
+        elif self.window is not None and not self.needs_state_store and self.state_store is not None:
             said.append(f"a {self.window.kind} window keeps its state in the checkpoint; state_store only mirrors it")
         expected = expected_state_bytes(self.window)
         if large_state_bytes and expected > large_state_bytes:
@@ -133,6 +133,11 @@ class StreamSpec:
                 f"{self.window.max_groups_per_window if self.window else 0:,}; lower it, or give it the memory"
             )
         return tuple(said)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether what it remembers is to go when its process ends."""
+        return self.state_store is not None and self.state_store.kind == "in_memory"
 
     @property
     def needs_state_store(self) -> bool:

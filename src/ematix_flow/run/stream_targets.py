@@ -7,7 +7,8 @@ keeps in the same transaction. A batch that comes again finds its name there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,7 +27,14 @@ from ematix_flow.declare.pipeline import PipelineSpec, as_names
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.declare.table import ColumnSpec, TableSpec, table_spec
 from ematix_flow.declare.target import Target, TargetSpec, check_target
-from ematix_flow.errors import FlowError, UnknownColumn, UnsupportedBackend, closest
+from ematix_flow.errors import (
+    ConnectionFailed,
+    FlowError,
+    StateIncompatible,
+    UnknownColumn,
+    UnsupportedBackend,
+    closest,
+)
 from ematix_flow.plan.batch import SourceSide, TargetSide, plan_load
 from ematix_flow.run.frames import kept_column
 from ematix_flow.run.loads import moment_after, new_run_id, now
@@ -36,9 +44,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ASK_AGAIN_S = 5.0
+"""How long a target that does not answer is left alone: the others wait while it is asked."""
+
 
 class StreamTarget:
-    """One target of one stream. `open` before the first batch, `close` after the last."""
+    """One target of one stream. `open` before the first batch, `close` after the last.
+
+    Attributes:
+        last: The batch that it holds, once it is open.
+        away: Why it could not be opened, where the stream went on without it.
+        goes_back: Whether its stream was sent elsewhere on purpose, so that what it holds says nothing.
+    """
+
+    away: FlowError | None = None
+    goes_back = False
 
     def __init__(self, stream: StreamSpec, target: Target) -> None:
         self.stream, self.target = stream, target
@@ -57,6 +77,8 @@ class StreamTarget:
         self._run: OpenedRun | None = None
         self._generation = 0
         self._described: tuple[TableShape | None] | None = None  # what the target said of its table, once it was asked
+        self._known: tuple[TableShape | None] | None = None  # the same, as it was before the last change
+        self._tried_at = 0.0
 
     def _named_columns(self) -> dict[str, ColumnSpec]:
         """What is known of a table before its first rows: that it has the columns which options name."""
@@ -129,6 +151,43 @@ class StreamTarget:
             raise
         self._generation = self._run.generation
         self.last = batch_of(self._run.applied)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it did not answer when the stream began, and has not come back since."""
+        return self.away is not None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its columns are known, or can be asked for now."""
+        if self._known is None and not self.is_away:
+            try:
+                self._live()
+            except FlowError as exc:
+                log.debug("%s does not tell its columns: %s", self.label, exc.message)
+        return self._known is not None
+
+    def come_back(self, waiting: Sequence[StreamBatch]) -> None:
+        """Try once more to open a target that was away; `waiting` is what was kept for it.
+
+        Raises:
+            FlowError: it is still away.
+            StateIncompatible: it has rows of this stream from before the stream's first batch.
+        """
+        if time.monotonic() - self._tried_at < ASK_AGAIN_S:
+            raise ConnectionFailed(f"{self.label} did not answer a moment ago.")
+        self._tried_at = time.monotonic()
+        self.open()
+        self.away = None
+        first = waiting[0] if waiting else None
+        if first is None or self.last is None or self.goes_back:
+            return
+        if first.number == 0 and self.last.generation != first.generation:
+            raise StateIncompatible(
+                f"The stream '{self.stream.name}' began anew while {self.label} was away, which holds batches from "
+                "before; nobody knows which of its rows are missing there, and which would come twice.",
+                fix=f"decide where all begin: flow state reset {self.stream.name} --from group|earliest|latest",
+            )
 
     def close(self, error: BaseException | None = None) -> None:
         """End the run and give the lease back."""
@@ -291,15 +350,20 @@ class StreamTarget:
         return replace(plan, pipeline=self.name), stamp
 
     def _live(self) -> TableShape | None:
-        """The table as it is there; asked for again after a batch that changed it."""
+        """The table as it is there, asked for again after a batch that changed it; else as it was known last."""
         if self._described is None:
-            self._described = (self.backend.describe(self.table),)
+            try:
+                self._described = self._known = (self.backend.describe(self.table),)
+            except FlowError:
+                if self._known is None:
+                    raise
+                return self._known[0]
         return self._described[0]
 
     @property
     def knows_columns(self) -> bool:
-        """Whether the table is declared or there already."""
-        return self.declared is not None or self._live() is not None
+        """Whether the table is declared or there already; of a target that is away that is not known."""
+        return self.declared is not None or (self.is_known and self._live() is not None)
 
     def wanted(self, columns: list[str]) -> list[str]:
         """Which of a batch's columns are written: all of the payload, and hidden ones that the table has."""

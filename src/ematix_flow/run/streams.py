@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ from ematix_flow.contracts.streams import EVENT_TIME, Gap, Receives, StreamBatch
 from ematix_flow.declare.stream import Lookup
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.errors import (
+    AlreadyRunning,
+    ConnectionFailed,
     FlowError,
     InvalidDeclaration,
     RouteImpossible,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ematix_flow.backends.checkpoint_mirror import CheckpointMirror
+    from ematix_flow.spark.backlog import Backlog
     from ematix_flow.spark.checkpoints import CheckpointFolder, Generation
     from ematix_flow.spark.lookups import Lookups
     from ematix_flow.spark.micro_batch import BatchWork
@@ -96,6 +99,7 @@ def run_stream(
         with needing_spark("A stream runs on Spark"):
             stream = Stream(spec, once=once, max_batches=max_batches, watch=watch)
         around.enter_context(served(watch, spec.metrics_port if metrics_port is None else metrics_port))
+        around.callback(stream.forget)
         stream.recorded_as = pipeline_name or spec.name
         if run_log_url is not None:
             stream.history = open_run_log(run_log_url)
@@ -198,6 +202,12 @@ class Stream:
         lineage.finished(status, self.counters.rows_written)
         return result
 
+    def forget(self) -> None:
+        """Let go of what it remembers, if it is to be forgotten with its process."""
+        if self.spec.forgets:
+            with suppress(AlreadyRunning), self.folder.held():
+                self.folder.forget()
+
     def result(self, *, stopped: bool) -> dict[str, Any]:
         """What the last start has done."""
         return {
@@ -233,13 +243,18 @@ class Stream:
         self.folder.needs = needs  # a checkpoint that is elsewhere is looked at by Spark
         self._refuse_checkpoint_elsewhere(backends)
         held.enter_context(self.folder.held())
+        if self.spec.forgets and self._attempt == 1:
+            self.folder.forget()  # what a process left that was killed
         mirror = self._mirror()
         failure: list[BaseException] = []
+        backlogs = {target.label: Backlog(self.folder.behind(target.label)) for target in targets}
         for target in targets:
-            target.open()
+            self._open(target)
             held.callback(self._close, target, failure)
         generation = self._generation(targets)
-        starts = self._starts(generation, targets, backends)
+        for target in targets:
+            target.goes_back = generation.start is not None
+        starts = self._starts(generation, targets, backlogs, backends)
         sources = [
             self._open_source(source.query, backend, starts[source.query])
             for source, backend in zip(self.spec.sources, backends, strict=True)
@@ -251,7 +266,6 @@ class Stream:
                 source.query: codec_of(source, backend, self.folder, partial(self._tells_types, targets), self.spec)
                 for source, backend in zip(self.spec.sources, backends, strict=True)
             }
-            backlogs = {target.label: Backlog(self.folder.behind(target.label)) for target in targets}
             letters = letter_box(self.spec, self.folder, by_query, partial(self._copied, mirror))
             if letters is not None:
                 held.callback(letters.close)
@@ -268,7 +282,7 @@ class Stream:
                 idle_pause_ms=self.spec.idle_pause_ms,
                 once=self._once,
                 before_batch=partial(self._before_batch, mirror),
-                held=self._held_by_all(generation, targets),
+                held=self._held_by_all(generation, targets, backlogs),
                 on_gap=self._lost,
             )
             try:
@@ -345,6 +359,16 @@ class Stream:
                 fix="keep one of them",
             )
 
+    def _open(self, target: StreamTarget) -> None:
+        """Open a target; one that does not answer is behind from now on, where the others may go on without it."""
+        try:
+            target.open()
+        except ConnectionFailed as exc:
+            if not self.spec.continue_on_target_failure:
+                raise
+            target.away = exc
+            log.warning("%s begins without %s: %s", self.spec.name, target.label, exc.message)
+
     def _close(self, target: StreamTarget, failure: list[BaseException]) -> None:
         target.close(failure[0] if failure else None)
 
@@ -364,7 +388,7 @@ class Stream:
     def _generation(self, targets: list[StreamTarget]) -> Generation:
         current = self.folder.current()
         if current is None:
-            if self.spec.is_stateful and any(target.last is not None for target in targets):
+            if self.spec.is_stateful and not self.spec.forgets and any(target.last is not None for target in targets):
                 raise StateIncompatible(
                     f"The stream '{self.spec.name}' has written before, and what it remembered of open windows or "
                     "unmatched rows is gone.",
@@ -376,32 +400,49 @@ class Stream:
         if current.shape != self.plan.shape and self._has_done_nothing(current, targets):
             return self.folder.begin(self.plan.shape, current.start)
         self.folder.require_shape(current, self.plan.shape)
-        self.folder.mend(current)
+        self.folder.mend(current, len(self.spec.sources))
         return current
 
     def _has_done_nothing(self, generation: Generation, targets: list[StreamTarget]) -> bool:
         """Whether no batch of a generation was ever finished, nor is in any target: a declaration was being mended."""
         held = any(target.last is not None and target.last.generation == generation.name for target in targets)
-        return not held and self.folder.newest(generation, "commits") is None
+        return (
+            not held
+            and not any(target.is_away for target in targets)
+            and self.folder.newest(generation, "commits") is None
+        )
 
-    def _starts(self, generation: Generation, targets: list[StreamTarget], backends: list[Any]) -> Mapping[str, Any]:
+    def _starts(
+        self,
+        generation: Generation,
+        targets: list[StreamTarget],
+        backlogs: Mapping[str, Backlog],
+        backends: list[Any],
+    ) -> Mapping[str, Any]:
         """Where each source begins when the checkpoint says nothing: where a rewind put it, where the targets are, else
         where the source says itself."""
         known = generation.start or {}
         if not known and not self.folder.has_batches(generation):
-            known = self._where_targets_are(targets) or {}
+            known = self._where_targets_are(targets, backlogs) or {}
         return {
             source.query: known[source.query] if source.query in known else backend.first_position(source.query)
             for source, backend in zip(self.spec.sources, backends, strict=True)
         }
 
-    def _where_targets_are(self, targets: list[StreamTarget]) -> Mapping[str, Any] | None:
-        """What the targets hold already, when the checkpoint is new and they are not.
+    def _where_targets_are(
+        self, targets: list[StreamTarget], backlogs: Mapping[str, Backlog]
+    ) -> Mapping[str, Any] | None:
+        """What the targets hold already, or what is kept for them, when the checkpoint is new and they are not.
 
         Raises:
             StateIncompatible: they hold different batches; wherever it began, one would lack or double rows.
+            ConnectionFailed: one that is away cannot be asked, and the others hold some.
         """
-        held = [target.last.positions if target.last is not None else None for target in targets]
+        known = [(target, backlogs[target.label].newest() or target.last) for target in targets]
+        unknown = [target.away for target, batch in known if batch is None and target.away is not None]
+        if unknown and any(batch is not None for _, batch in known):
+            raise unknown[0]
+        held = [batch.positions if batch is not None else None for _, batch in known]
         if any(positions != held[0] for positions in held):
             raise StateIncompatible(
                 f"The stream '{self.spec.name}' has no checkpoint, and its targets hold different batches.",
@@ -412,9 +453,11 @@ class Stream:
             log.info("%s goes on where its targets are; its checkpoint is new", self.spec.name)
         return held[0]
 
-    def _held_by_all(self, generation: Generation, targets: list[StreamTarget]) -> StreamBatch | None:
-        """The last batch of this checkpoint that every target has."""
-        held = [target.last for target in targets]
+    def _held_by_all(
+        self, generation: Generation, targets: list[StreamTarget], backlogs: Mapping[str, Backlog]
+    ) -> StreamBatch | None:
+        """The last batch of this checkpoint that every target has, or that waits for it."""
+        held = [backlogs[target.label].newest() or target.last for target in targets]
         if any(batch is None or batch.generation != generation.name for batch in held):
             return None
         return min((batch for batch in held if batch is not None), key=lambda batch: batch.number)

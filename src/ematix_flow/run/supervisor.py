@@ -10,11 +10,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from ematix_flow.declare.redaction import scrub
-from ematix_flow.errors import FlowError, InvalidConfig
+from ematix_flow.errors import (
+    ConfigError,
+    DeliveryImpossible,
+    DuplicateName,
+    FlowError,
+    InvalidConfig,
+    InvalidDeclaration,
+    InvalidPlan,
+    MissingDriver,
+    MissingJar,
+    MissingJava,
+    RouteImpossible,
+    StateIncompatible,
+    UnsupportedBackend,
+    UnsupportedMode,
+    WrongDeclarationType,
+)
 
 log = logging.getLogger(__name__)
 
 Result = dict[str, Any]
+
+HOPELESS = (
+    *(InvalidDeclaration, WrongDeclarationType, DuplicateName, ConfigError),
+    *(InvalidPlan, UnsupportedMode, RouteImpossible, UnsupportedBackend, DeliveryImpossible),
+    *(MissingDriver, MissingJar, MissingJava),
+    StateIncompatible,
+)
+"""What another start cannot mend, because this process will say the same again. A table that lacks a column is not
+among it: somebody may add that meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +87,8 @@ def keep_running(
 ) -> Result:
     """Start a stream, and again whenever it fails, until it ends well, is told to stop, or has failed too often.
 
+    What is `HOPELESS` ends it at once.
+
     Args:
         start: Runs the stream to its end.
         told: Set from outside to stop; ends a wait at once.
@@ -81,7 +108,7 @@ def keep_running(
                 failures = 0
             failures += 1
             is_enough = policy.max_restarts is not None and failures > policy.max_restarts
-            if not policy.on_error or is_enough or told.is_set():
+            if not policy.on_error or is_enough or told.is_set() or isinstance(exc, HOPELESS):
                 raise
             pause = policy.backoff_s(failures)
             log.warning("%s; it is started again in %.1f s", _words(exc), pause)

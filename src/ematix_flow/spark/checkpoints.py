@@ -137,6 +137,13 @@ class CheckpointFolder:
             self.files.remove(f"gen-{before.name}")
         return fresh
 
+    def forget(self) -> None:
+        """Remove every generation; rows and letters that wait stay, because nobody else has them."""
+        self.files.remove("current.json")
+        for name in self.files.names(""):
+            if name.startswith("gen-"):
+                self.files.remove(name)
+
     def location(self, generation: Generation) -> str:
         """Where Spark keeps its files of a generation."""
         return self.files.uri(f"gen-{generation.name}")
@@ -180,17 +187,17 @@ class CheckpointFolder:
         """Whether Spark has written that the batch is done."""
         return number in self._numbers(generation, "commits")
 
-    def mend(self, generation: Generation) -> None:
-        """Remove a file that a crash left half written: an end that was planned, or a commit.
+    def mend(self, generation: Generation, sources: int) -> None:
+        """Remove a file that a crash left half written: an end that was planned, for each of its sources, or a commit.
 
         Spark then plans the batch anew, or does it again; what a target holds already is not applied twice.
         """
-        for log_name, least in (("offsets", 3), ("commits", 2)):
+        for log_name, lines in (("offsets", 2 + sources), ("commits", 2)):
             numbers = self._numbers(generation, log_name)
             if not numbers:
                 continue
             newest = f"gen-{generation.name}/{log_name}/{numbers[-1]}"
-            if len((self.files.read(newest) or "").splitlines()) < least:
+            if not _is_whole(self.files.read(newest) or "", lines):
                 log.warning("%s was half written and is removed; its batch is done again", self.files.uri(newest))
                 self.files.remove(newest)
 
@@ -227,3 +234,23 @@ class CheckpointFolder:
 
     def _write(self, name: str, content: Any) -> None:
         self.files.write(name, json.dumps(content, indent=1))
+
+
+def _is_whole(text: str, number: int) -> bool:
+    """Whether a file of Spark's log is all there: its version, then a line of JSON for each thing it tells, or `-`.
+
+    >>> _is_whole('v1\\n{"batchId": 1}\\n{"events": {"0": 17}}', 3)
+    True
+    >>> _is_whole('v1\\n{"batchId": 1}\\n{"events": {"0": 1', 3)
+    False
+    """
+    lines = text.splitlines()
+    return len(lines) >= number and all(line == "-" or _is_json(line) for line in lines[1:])
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

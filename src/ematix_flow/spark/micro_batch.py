@@ -21,7 +21,7 @@ from ematix_flow.contracts import refusals
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.streams import StreamBatch, StreamCounters, TakesBatches
 from ematix_flow.declare.stream_spec import StreamSpec
-from ematix_flow.errors import BadMessages, FlowError, counted
+from ematix_flow.errors import BadMessages, FlowError, StateIncompatible, counted
 from ematix_flow.spark.backlog import Backlog
 from ematix_flow.spark.batch import explained
 from ematix_flow.spark.payloads import BAD, RAW, UNKNOWN, Codec, Facts
@@ -68,6 +68,7 @@ class BatchWork:
         self._aside = aside or SetAside(spec, counters)
         self._takes_unknown_fields = False
         self._careful_batches = 0
+        self._consumed = 0  # messages of the batch at hand; they count when it is done
         self._facts = Facts.columns()
         self._offered: dict[tuple[str, ...], list[Column]] = {}
 
@@ -78,6 +79,7 @@ class BatchWork:
             FlowError: at least one target does not have it; the batch will come again.
         """
         began = time.monotonic()
+        self._consumed = 0
         reached("batch-began")
         with explained():
             self._catch_up(messages.sparkSession)
@@ -87,23 +89,26 @@ class BatchWork:
             if pending:
                 self._apply(messages, batch, pending)
         reached("batch-applied")
+        self._counters.add(rows_consumed=self._consumed)
         for source in self._sources:
             if source.query in batch.positions:
                 source.backend.applied(source.query, batch.positions[source.query])
         self._counters.batch_done(batch.positions, time.monotonic() - began)
 
     def _has(self, target: TakesBatches, batch: StreamBatch) -> bool:
-        """Whether the batch is the target's already, or waits for it."""
-        return self._backlogs[target.label].holds(batch) or target.holds(batch)
+        """Whether the batch is the target's already, or waits for it; of one that is away that is found out later."""
+        return self._backlogs[target.label].holds(batch) or (not target.is_away and target.holds(batch))
 
     def _catch_up(self, spark: SparkSession) -> None:
         """Give targets that were away what was kept for them, as far as they take it."""
         for target in self._targets:
             backlog = self._backlogs[target.label]
             try:
+                if target.is_away:
+                    target.come_back(backlog.batches())
                 taken = backlog.apply(spark, partial(self._take_late, target))
             except FlowError as exc:
-                if not self._spec.continue_on_target_failure:
+                if not self._spec.continue_on_target_failure or isinstance(exc, StateIncompatible):
                     raise
                 log.warning("%s: %s is still away: %s", self._spec.name, target.label, exc.message)
             else:
@@ -115,9 +120,11 @@ class BatchWork:
                         counted(taken, "batch", "batches"),
                     )
 
-    def _take_late(self, target: TakesBatches, rows: DataFrame, batch: StreamBatch) -> None:
-        if not target.holds(batch):
-            self._counters.add(rows_written=target.write(rows, batch).rows)
+    def _take_late(self, target: TakesBatches, rows: DataFrame, batch: StreamBatch, is_chosen: bool) -> None:
+        if target.holds(batch):
+            return
+        chosen = rows if is_chosen else self._chosen(rows, target.wanted(rows.columns))
+        self._counters.add(rows_written=target.write(chosen, batch).rows)
 
     def _apply(self, messages: DataFrame, batch: StreamBatch, pending: Sequence[TakesBatches]) -> None:
         self._each(messages, lambda codec, part: codec.prepare(part))
@@ -127,7 +134,8 @@ class BatchWork:
             return
         # A transform may turn out to need no message at all (`WHERE 1 = 0`), and then nothing is counted on the way.
         goes_straight = pending[0].lands_first or pending[0].shows_whole_batches
-        single = goes_straight and len(self._targets) == 1 and self._transformed is None and self._trusts_messages()
+        is_simple = len(self._targets) == 1 and self._transformed is None and not self._spec.continue_on_target_failure
+        single = goes_straight and is_simple and self._trusts_messages()
         for _ in range(WIDENINGS):
             try:
                 if not single:
@@ -160,7 +168,7 @@ class BatchWork:
             if facts.bad and not self._aside.is_on:
                 self._counters.add(errors=1)
                 raise self._bad(facts.bad)
-            self._counters.add(rows_consumed=facts.rows)
+            self._consumed = facts.rows
             self._aside.put(self._aside.judged(decoded, [], self.rows), batch)
             return True
         finally:
@@ -169,7 +177,7 @@ class BatchWork:
     def _trusts_messages(self) -> bool:
         """Whether a batch is first tried in a single pass. Where rows can be set aside, not after one had to be."""
         self._careful_batches = max(self._careful_batches - 1, 0)
-        return not self._aside.is_on or (self._careful_batches == 0 and not self._spec.continue_on_target_failure)
+        return not self._aside.is_on or self._careful_batches == 0
 
     def _distrusts_messages(self) -> Literal[False]:
         self._careful_batches = _CAREFUL_BATCHES
@@ -191,7 +199,8 @@ class BatchWork:
                 raise LookAgain(facts[-1])
 
         report = target.write(self.rows(decoded, target), batch, before_settling=look)
-        self._counters.add(rows_consumed=facts[-1].rows if facts else 0, rows_written=report.rows)
+        self._consumed = facts[-1].rows if facts else 0
+        self._counters.add(rows_written=report.rows)
 
     def _up_to_a_surprise(self, messages: DataFrame, batch: StreamBatch, target: TakesBatches) -> None:
         """Write a batch; a message that is bad, or has unknown fields, fails the job, and nothing of it is there."""
@@ -206,7 +215,8 @@ class BatchWork:
             if surprise is None:
                 raise
             raise LookAgain(Facts(rows=0, bad=int(surprise == _IS_BAD), is_wider=surprise == _IS_UNKNOWN)) from exc
-        self._counters.add(rows_consumed=report.rows, rows_written=report.rows)
+        self._consumed = report.rows
+        self._counters.add(rows_written=report.rows)
 
     def _kept(self, messages: DataFrame, batch: StreamBatch, pending: Sequence[TakesBatches]) -> None:
         decoded, facts = self.looked_at(messages)
@@ -214,7 +224,7 @@ class BatchWork:
             if facts.bad and self._spec.transform_on_error == "fail":
                 self._counters.add(errors=1)
                 raise self._bad(facts.bad)
-            self._counters.add(rows_consumed=facts.rows)
+            self._consumed = facts.rows
             if not self._aside.is_on:
                 return self._write_all(partial(self.rows, decoded), batch, pending)
             judged = self.judged(decoded)
@@ -262,7 +272,7 @@ class BatchWork:
         """The decoded rows with a reason where one is bad, or fits a target's columns not; transforms speak later."""
         if self._transformed is not None:
             return self._aside.judged(decoded, [], self.rows, later="transform")
-        return self._aside.judged(decoded, self._targets, self.rows)
+        return self._aside.judged(decoded, [target for target in self._targets if target.is_known], self.rows)
 
     @property
     def _fails_with_sql(self) -> bool:
@@ -274,11 +284,11 @@ class BatchWork:
         """Write to every target, also when one fails: the next time the others will have the batch."""
         failures: list[FlowError] = []
         for target in pending:
-            rows, backlog = rows_for(target), self._backlogs[target.label]
+            backlog = self._backlogs[target.label]
             try:
-                if not backlog.batches():  # else its turn comes after what it is behind with
+                if not target.is_away and not backlog.batches():  # else its turn comes after what it is behind with
                     with explained():
-                        self._counters.add(rows_written=target.write(rows, batch).rows)
+                        self._counters.add(rows_written=target.write(rows_for(target), batch).rows)
                     reached("between-targets")
                     continue
             except FlowError as exc:
@@ -290,7 +300,7 @@ class BatchWork:
                 if is_ours or not self._spec.continue_on_target_failure:
                     failures.append(exc)
                     continue
-            backlog.keep(rows, batch)
+            backlog.keep(rows_for(target), batch, is_chosen=target.is_known or self._makes_rows)
         if failures:
             raise failures[0]
 
@@ -325,10 +335,19 @@ class BatchWork:
         if self._transformed is not None:
             return self._transformed(rows)
         offered = [name for name in rows.schema.names if name not in (RAW, BAD) and not name.startswith("__")]
-        wanted = tuple(target.wanted(offered))
+        # What a target wants that was never asked for its columns is found out when it takes them.
+        return self._chosen(rows, target.wanted(offered) if target.is_known else offered)
+
+    def _chosen(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
+        wanted = tuple(names)
         if wanted not in self._offered:
             self._offered[wanted] = [F.col(quoted(name)) for name in wanted]
         return rows.select(*self._offered[wanted])
+
+    @property
+    def _makes_rows(self) -> bool:
+        """Whether a target's rows are as somebody made them, all of whose columns are meant."""
+        return self._transformed is not None
 
 
 def _stopping(surprise: str) -> Column:

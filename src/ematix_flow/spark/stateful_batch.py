@@ -84,7 +84,7 @@ class StatefulWork(BatchWork):
         facts = _sum([Facts(**one.get) for one in seen.values()])
         if facts.bad or (facts.is_wider and not is_learned):
             raise LookAgain(facts)
-        self._counters.add(rows_consumed=facts.rows)
+        self._consumed = facts.rows
         self._finish(stepped, good, batch, pending)
 
     def _step_kept(
@@ -99,7 +99,7 @@ class StatefulWork(BatchWork):
             facts = _sum([Facts(**frame.agg(*self._facts).collect()[0].asDict()) for frame in kept.values()])
             if not is_learned and (facts.is_wider or facts.bad):
                 raise LookAgain(facts)
-            self._counters.add(rows_consumed=facts.rows)
+            self._consumed = facts.rows
             decoded = {query: self._judged(frame, batch) for query, frame in kept.items()}
             rows = {query: self._good(frame) for query, frame in decoded.items()}
             try:
@@ -116,6 +116,10 @@ class StatefulWork(BatchWork):
         finally:
             for frame in kept.values():
                 frame.unpersist()
+
+    @property
+    def _makes_rows(self) -> bool:
+        return True
 
     @property
     def _sets_aside(self) -> bool:
