@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ematix_flow import KinesisConnection
+from ematix_flow.backends.kinesis import ShardsGiver
 from ematix_flow.backends.kinesis_client import (
     BEGINNING,
     PUT_ROWS,
@@ -69,6 +70,19 @@ def test_what_is_put_is_read_once_from_every_shard(stream: Stream) -> None:
     assert len(positions) == 2
     put(stream, [("key-x", b"later")])
     assert everything(stream, positions) == [("key-x", b"later")]
+
+
+def test_a_receiver_takes_no_more_bytes_than_it_may_and_stands_behind_what_it_gave(stream: Stream) -> None:
+    records = [(f"key-{number}", f"{number:03d}".encode() * 300) for number in range(100)]
+    put(stream, records)
+    first = ShardsGiver(stream, {})
+    taken = [list(first.take(1000, 10_000, 0.0)) for _ in range(3)]
+    assert all(0 < sum(len(message.body) for message in part) <= 10_000 for part in taken)
+    again, rest = ShardsGiver(stream, first.position()), []
+    while part := again.take(1000, 10_000, 0.0):
+        rest += part
+    assert sorted(message.body for message in [*taken[0], *taken[1], *taken[2], *rest]) == [body for _, body in records]
+    assert first.take(1000, 1, 0.0)[0].body, "a message that is larger than allowed comes by itself"
 
 
 def test_reading_goes_on_after_a_position(stream: Stream) -> None:

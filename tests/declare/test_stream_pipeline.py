@@ -610,7 +610,7 @@ def test_a_spec_with_its_names_resolved_is_checked_again() -> None:
 def test_advice_is_given_for_what_is_probably_not_meant() -> None:
     assert spec().advice() == ()
     assert "forget everything" in spec(window=SESSIONS, state_store=IN_MEMORY).advice()[0]
-    assert "keeps its state in the checkpoint" in spec(window=MINUTES, state_store=IN_MEMORY).advice()[0]
+    assert "keeps its state in the checkpoint" in spec(window=MINUTES, state_store=StateStore("rocksdb")).advice()[0]
     hop = Window("hopping", [COUNT], duration_ms=3_600_000, hop_ms=60_000)
     assert expected_state_bytes(hop) == 60 * expected_state_bytes(MINUTES)
     (said,) = spec(window=hop).advice()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,19 @@ class Topic:
         admin = AdminClient({"bootstrap.servers": self.server.address, "log_level": 0})
         for answer in admin.create_partitions([NewPartitions(self.name, partitions)]).values():
             answer.result(30)
+
+    def make_anew(self) -> None:
+        """Delete it, and make another one of the same name."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.server.address, "log_level": 0})
+        for answer in admin.delete_topics([self.name], operation_timeout=30).values():
+            answer.result(30)
+        deadline = time.monotonic() + 30
+        while self.name in self.server.topics():
+            assert time.monotonic() < deadline, "the topic does not go"
+            time.sleep(0.1)
+        self.server.create_topic(self.name)
 
     def committed(self) -> int:
         """How many messages the stream's group has behind it, over all partitions."""

@@ -205,6 +205,23 @@ def test_messages_that_the_broker_threw_away_are_named_or_left_out(
     assert project.rows() == [0, 1, 2, 3, 4, 8, 9]
 
 
+def test_a_topic_that_was_made_anew_is_noticed_although_it_holds_more_than_before(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    project.topic.send({"id": n} for n in range(5))
+    assert project.drain() == 5
+    project.topic.make_anew()
+    project.topic.send({"id": n} for n in range(10, 30))
+    with pytest.raises(LostMessages, match=f"'{project.topic.name}' was deleted and made anew"):
+        project.drain()
+    project.write(project.topic.name, more='on_gap = "continue"\n')
+    with caplog.at_level("WARNING", "ematix_flow"):
+        assert project.drain() == 20
+    assert "made anew; it is read from its beginning" in caplog.text
+    assert project.rows() == [*range(5), *range(10, 30)]
+    assert project.drain() == 0
+
+
 def _thrown_away(topic: Topic, *, before: int) -> int:
     """Let the broker forget the beginning of the partition that holds messages."""
     from confluent_kafka import TopicPartition

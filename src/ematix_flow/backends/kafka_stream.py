@@ -188,6 +188,19 @@ class KafkaStreams:
             if first[number] > known[number]
         ]
 
+    def identity(self, query: str) -> str | None:
+        """The id that the brokers gave the topic when it was made; brokers before Kafka 2.8 have none."""
+        from confluent_kafka import KafkaException, TopicCollection
+
+        admin = self._asking = self._asking or self.cluster.admin(Heard())
+        try:
+            [answer] = admin.describe_topics(TopicCollection([query]), request_timeout=WAIT_S).values()
+            found = str(answer_of(answer).topic_id)
+        except KafkaException as exc:
+            log.debug("the id of topic '%s' is not known: %s", query, exc.args[0].str())
+            return None
+        return found if found.strip("A=") else None  # all zeros
+
     def _ends(self, topic: str, partitions: Sequence[int], end: Literal["earliest", "latest"]) -> dict[int, int]:
         """The first or the next offset of partitions."""
         from confluent_kafka import TopicPartition

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 from ematix_flow.backends.broker import BrokerBackend, Send
 from ematix_flow.backends.kinesis_client import (
     BEGINNING,
+    SHARD_END,
     Record,
     ShardReader,
     Stream,
@@ -62,24 +64,25 @@ class ShardsGiver:
         self._stream, self._positions = stream, dict(positions)
         self._client = stream.client()
         self._readers: dict[str, ShardReader] = {}
+        self._found: deque[Record] = deque()  # read, and not given yet
+        self._ended: set[str] = set()  # shards that have nothing more to read
         self._looked_at = 0.0
 
     def take(self, rows: int, most_bytes: int, idle_s: float) -> Sequence[Message]:
-        """One round over the shards that may be read now."""
-        self._look()
-        found: list[Record] = []
-        ended = False
-        for shard, reader in list(self._readers.items()):
-            records = reader.read(max(1, rows // max(1, len(self._readers))))
-            found.extend(records)
-            self._positions[shard] = reader.position
-            if reader.is_at_end:
-                ended = True
-                del self._readers[shard]
-        if ended:
-            self._looked_at = 0.0  # its children may be read now
-        if not found:
+        """What one round over the shards that may be read now has found, as much of it at a time as is asked for."""
+        if not self._found:
+            self._look()
+            self._read(rows, most_bytes)
+        if not self._found:
             time.sleep(max(idle_s, 0.2))  # a shard answers five questions a second
+        given: list[Record] = []
+        weight = 0
+        while self._found and len(given) < rows:
+            weight += len(self._found[0].body)
+            if given and weight > most_bytes:
+                break
+            given.append(self._found.popleft())
+        self._stand_behind(given)
         return [
             Message(
                 record.body,
@@ -88,14 +91,38 @@ class ShardsGiver:
                 key=record.partition_key.encode(),
                 headers={"shard": record.shard.encode(), "sequence": record.sequence.encode()},
             )
-            for record in found
+            for record in given
         ]
+
+    def _read(self, rows: int, most_bytes: int) -> None:
+        """Ask one shard after another, until there is enough; those that were not asked come first the next time."""
+        weight = 0
+        for shard in list(self._readers):
+            reader = self._readers.pop(shard)
+            records = reader.read(max(1, rows // (len(self._readers) + 1)))
+            self._found.extend(records)
+            weight += sum(len(record.body) for record in records)
+            if not reader.is_at_end:
+                self._readers[shard] = reader  # behind the others
+            else:
+                self._ended.add(shard)
+            if weight >= most_bytes:
+                return
+
+    def _stand_behind(self, given: Sequence[Record]) -> None:
+        """Note where each shard is, now that records are given; one that ended counts as such behind its last one."""
+        self._positions |= {record.shard: record.sequence for record in given}
+        waiting = {record.shard for record in self._found}
+        for shard in self._ended - waiting:
+            self._ended.discard(shard)
+            self._positions[shard] = SHARD_END
+            self._looked_at = 0.0  # its children may be read now
 
     def _look(self) -> None:
         if time.monotonic() - self._looked_at < SHARDS_EVERY_S and self._looked_at:
             return
         for shard in readable(list_shards(self._stream, self._client), self._positions):
-            if shard.id not in self._readers:
+            if shard.id not in self._readers and shard.id not in self._ended:
                 position = self._positions.get(shard.id, BEGINNING)
                 self._readers[shard.id] = ShardReader(self._stream, shard.id, position, self._client)
         self._looked_at = time.monotonic()

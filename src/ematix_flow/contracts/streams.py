@@ -265,6 +265,15 @@ class TellsGaps(Protocol):
 
 
 @runtime_checkable
+class TellsIdentity(Protocol):
+    """A source of which another may come under the same name, with other messages at the same positions."""
+
+    def identity(self, query: str) -> str | None:
+        """What tells it from all others of its name; None when that is not known."""
+        ...
+
+
+@runtime_checkable
 class StreamsIn(Protocol):
     """A system that can be read as a stream."""
 

@@ -38,6 +38,7 @@ from ematix_flow.run.loads import new_run_id, now
 from ematix_flow.run.places import lend_spark, needing_spark
 from ematix_flow.run.recorder import RunRecorder
 from ematix_flow.run.runlogs.open import current_run_log, open_run_log
+from ematix_flow.run.stream_identity import SourceIdentities
 from ematix_flow.run.stream_metrics import served
 from ematix_flow.run.stream_targets import StreamTarget
 from ematix_flow.run.stream_watch import StreamWatch, lag_over
@@ -251,7 +252,8 @@ class Stream:
         for target in targets:
             self._open(target)
             held.callback(self._close, target, failure)
-        generation = self._generation(targets)
+        identities = SourceIdentities(self.spec, self.folder, by_query)
+        generation = identities.settled(self._generation(targets))
         for target in targets:
             target.goes_back = generation.start is not None
         starts = self._starts(generation, targets, backlogs, backends)
@@ -281,7 +283,7 @@ class Stream:
                 work,
                 idle_pause_ms=self.spec.idle_pause_ms,
                 once=self._once,
-                before_batch=partial(self._before_batch, mirror),
+                before_batch=partial(self._before_batch, mirror, identities),
                 held=self._held_by_all(generation, targets, backlogs),
                 on_gap=self._lost,
             )
@@ -324,7 +326,8 @@ class Stream:
             held.callback(self.lookups.close)
             self.lookups.open(spark)
 
-    def _before_batch(self, mirror: CheckpointMirror | None, batch: StreamBatch) -> None:
+    def _before_batch(self, mirror: CheckpointMirror | None, identities: SourceIdentities, batch: StreamBatch) -> None:
+        identities.look()
         self._copied(mirror, batch)
         if self.lookups is not None:
             self.lookups.turn()

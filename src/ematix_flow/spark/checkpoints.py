@@ -5,6 +5,7 @@
     <root>/<pipeline>/
     ├── current.json          the generation in use, and the shape of what it remembers
     ├── gen-<generation>/     Spark's checkpoint
+    ├── sources.json          which topics these were, by the ids that brokers gave them
     ├── schemas/<source>.json what was learned of a source's messages
     ├── spool/<source>/       messages of a queue, until every target has them
     ├── behind/<target>/      rows that a target could not take yet
@@ -215,6 +216,15 @@ class CheckpointFolder:
     def keep_schema(self, source: str, schema: t.StructType) -> None:
         """Remember it."""
         self._write(f"schemas/{file_name(source)}.json", schema.jsonValue())
+
+    def identities(self, generation: Generation) -> Mapping[str, str]:
+        """What told the sources of a generation from others of their names."""
+        known = self._read("sources.json") or {}
+        return dict(known.get("identities", {})) if known.get("generation") == generation.name else {}
+
+    def keep_identities(self, generation: Generation, identities: Mapping[str, str]) -> None:
+        """Remember it."""
+        self._write("sources.json", {"generation": generation.name, "identities": dict(identities)})
 
     def spool(self, source: str) -> Path:
         """Where messages of a queue are kept between their arrival and their target."""
