@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.services.postgres import PostgresServer
 from tests.services.weak_line import weak_line
 from tests.stream.conftest import Topic
 from tests.stream.program import keywords, run_and_die
+from tests.stream.test_targets import MAKERS
 
 PROVE = bool(os.environ.get("EMATIX_PROVE"))
 POINTS = ("batch-began", "staged", "mid-settle", "batch-applied")
@@ -93,6 +95,28 @@ def test_a_killed_stream_goes_on_as_if_nothing_had_happened(stream: Killable, po
     stream.run()
     assert stream.ids() == list(range(110))
     assert stream.topic.committed() == 110
+
+
+@pytest.mark.parametrize("point", ["mid-settle", "batch-applied"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "files", "mysql", "duckdb"])
+def test_a_killed_stream_into_another_kind_of_target_goes_on_likewise(
+    kind: str, point: str, topic: Topic, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    end = MAKERS[kind](kind, request, tmp_path)
+    connection, place = end.target.connection, end.target
+    given = {name: value for name, value in asdict(connection).items() if value is not None and name != "name"}
+    stream = Killable(topic, "postgres://nobody@nowhere/none", tmp_path)
+    stream.options["connections"]["end"] = {"kind": connection.kind, **given}
+    table = {"prefix": place.prefix} if place.prefix else {"table": list(place.table)}
+    stream.options["targets"] = [{"connection": "end", **table}]
+    topic.send({"id": n, "name": "a"} for n in range(20))
+    stream.run()
+    topic.send({"id": n, "name": "b"} for n in range(20, 60))
+    stream.run_and_die(point)
+    topic.send({"id": n, "name": "c"} for n in range(60, 70))
+    stream.run()
+    assert [number for number, _ in end.rows()] == list(range(70))
+    assert topic.committed() == 70
 
 
 def test_a_stream_killed_between_two_targets_gives_each_every_row_once(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,10 @@ import psycopg
 import pytest
 
 from ematix_flow import run_streaming_pipeline
+from ematix_flow.declare.registry import user_location
+from ematix_flow.declare.stream_pipeline import stream_spec
+from ematix_flow.run.stream_watch import StreamWatch
+from ematix_flow.run.streams import run_stream
 from tests.services.moto import S3Server
 from tests.services.pubsub import PROJECT, PubSubServer
 from tests.services.rabbitmq import RabbitMQServer
@@ -117,6 +123,35 @@ def test_a_stream_killed_before_it_could_acknowledge_takes_no_message_twice(queu
     assert result["total_rows"] == 10
     if queue.fields["kind"] != "kinesis":  # whose records stay for as long as they are kept for everybody
         assert queue.bodies() == []
+
+
+def test_messages_that_were_received_and_wait_are_its_lag(request: pytest.FixtureRequest, pg_url: str) -> None:
+    queue = rabbitmq(request)
+    given, told, watch = keywords(options(queue, pg_url)), threading.Event(), StreamWatch("lag", sample_s=0.05)
+    del given["once"]
+    queue.send(messages(range(3)))
+    running = threading.Thread(
+        target=run_stream, args=(stream_spec(given, user_location("lag")),), kwargs={"stop": told, "watch": watch}
+    )
+    running.start()
+    try:
+        until(lambda: watch.view().counts["batches"] >= 1 and watch.view().behind == 0)
+        with psycopg.connect(pg_url) as db:
+            db.execute("LOCK TABLE public.events")  # whoever writes there waits
+            queue.send(messages(range(3, 10)))
+            until(lambda: watch.view().behind == 7)
+        until(lambda: watch.view().behind == 0)
+    finally:
+        told.set()
+        running.join(120)
+    assert ids(pg_url) == list(range(10))
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_messages_that_come_again_among_others_before_their_batch_was_written_arrive_once(
