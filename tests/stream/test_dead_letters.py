@@ -14,9 +14,21 @@ from typing import Any
 import psycopg
 import pytest
 
-from ematix_flow import PostgresConnection, StateStore, _core, run_pipeline, run_streaming_pipeline
+from ematix_flow import (
+    KafkaConnection,
+    PostgresConnection,
+    SQLiteConnection,
+    StateStore,
+    Target,
+    _core,
+    run_pipeline,
+    run_streaming_pipeline,
+)
 from ematix_flow.contracts.dead_letters import letter_id
+from ematix_flow.declare.registry import user_location
+from ematix_flow.declare.stream_pipeline import stream_spec
 from ematix_flow.errors import BadMessages, UnfitValue
+from ematix_flow.run.dead_letter_replay import _ReplayTarget
 from ematix_flow.spark.checkpoints import CheckpointFolder
 from tests.stream.conftest import Topic
 
@@ -373,3 +385,19 @@ def test_a_stream_that_begins_with_unreadable_messages_says_so_or_keeps_them(top
         assert sorted(db.execute("SELECT payload FROM ematix_dlq_records").fetchall()) == [
             (message,) for message in BAD
         ]
+
+
+def test_a_replay_asks_for_the_table_anew_before_every_step(tmp_path: Path) -> None:
+    lite = SQLiteConnection(name="lite", path=str(tmp_path / "shop.db"))
+    kafka = KafkaConnection(name="k", bootstrap_servers="h:9092", group_id="g")
+    target = Target(connection=lite, table=("main", "orders"))
+    given = {"name": "asks", "source": kafka, "source_query": "orders", "targets": [target]}
+    replayed = _ReplayTarget(stream_spec(given, user_location("asks")), target)
+    with sqlite3.connect(tmp_path / "shop.db") as db:
+        db.execute("CREATE TABLE orders (id integer)")
+    for step, wanted in (("one", ["id"]), ("two", ["id", "_offset"])):
+        replayed.open_as(step)
+        assert replayed.wanted(["id", "_offset"]) == wanted
+        replayed.close()
+        with sqlite3.connect(tmp_path / "shop.db") as db:
+            db.execute(f"ALTER TABLE orders ADD COLUMN {'_offset' if step == 'one' else 'more'} bigint")
