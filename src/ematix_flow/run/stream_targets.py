@@ -167,6 +167,15 @@ class StreamTarget:
                 log.debug("%s does not tell its columns: %s", self.label, exc.message)
         return self._known is not None
 
+    def try_to_open(self) -> None:
+        """Open it, or leave it so that it can be tried again."""
+        try:
+            self.open()
+        except BaseException:
+            self._held.close()
+            self._run = None
+            raise
+
     def come_back(self, waiting: Sequence[StreamBatch]) -> None:
         """Try once more to open a target that was away; `waiting` is what was kept for it.
 
@@ -177,7 +186,7 @@ class StreamTarget:
         if time.monotonic() - self._tried_at < ASK_AGAIN_S:
             raise ConnectionFailed(f"{self.label} did not answer a moment ago.")
         self._tried_at = time.monotonic()
-        self.open()
+        self.try_to_open()
         self.away = None
         first = waiting[0] if waiting else None
         if first is None or self.last is None or self.goes_back:

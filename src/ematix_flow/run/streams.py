@@ -365,7 +365,7 @@ class Stream:
     def _open(self, target: StreamTarget) -> None:
         """Open a target; one that does not answer is behind from now on, where the others may go on without it."""
         try:
-            target.open()
+            target.try_to_open()
         except ConnectionFailed as exc:
             if not self.spec.continue_on_target_failure:
                 raise

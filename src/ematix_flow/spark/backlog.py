@@ -78,5 +78,5 @@ class Backlog:
 
 def _noted(place: Path) -> tuple[StreamBatch, bool]:
     known = json.loads((place / _NOTE).read_text())
-    is_chosen = known.pop(_CHOSEN)
+    is_chosen = known.pop(_CHOSEN, True)
     return StreamBatch(**known), is_chosen
