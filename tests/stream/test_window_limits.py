@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.stream import Aggregation, Window
 from ematix_flow.errors import IncompatibleSchema, StateIncompatible, StateTooLarge, UnknownColumn
 from ematix_flow.spark.batch import explained
 from ematix_flow.spark.session_windows import SessionSteps
+from ematix_flow.spark.stream_memory import _can_grow
 from ematix_flow.spark.windows import WindowSteps
 from tests.stream.test_window_model import memory_in, spark as spark
 
@@ -37,7 +39,7 @@ def frame(spark: SparkSession, *rows: tuple[Any, ...], kinds: str = "at bigint, 
 def test_groups_beyond_the_cap_stop_the_stream_or_are_left_out(
     spark: SparkSession, tmp_path: Path, shape: dict[str, Any], steps: Any
 ) -> None:
-    first, more = frame(spark, (1, "y"), (1, "z")), frame(spark, (1, "a"), (1, "z"))
+    first, more = frame(spark, (1, "y"), (1, "z")), frame(spark, (1, "a"), (1, "a"), (1, "z"))
     end = frame(spark, (100, "y"))
 
     strict = steps(Window(aggregations=COUNT, **shape), None, memory_in(tmp_path / "strict"))
@@ -48,18 +50,31 @@ def test_groups_beyond_the_cap_stop_the_stream_or_are_left_out(
     lenient = steps(
         Window(aggregations=COUNT, on_state_cap="drop_new_groups", **shape), None, memory_in(tmp_path / "lenient")
     )
+    dropped = []
     for number, rows in enumerate((first, more, end)):
         stepped = lenient.step(rows, batch(number))
+        dropped.append(stepped.dropped)
+    assert dropped == [0, 2, 0]
     assert {(row["k"], row["n"]) for row in stepped.rows.collect()} == {("y", 1), ("z", 2)}
 
 
-def test_too_many_different_values_stop_the_stream_and_name_the_option(spark: SparkSession, tmp_path: Path) -> None:
-    distinct = Aggregation("count_distinct", "ks", "k", mode="exact", max_distinct_values_per_group=2)
-    window = Window("tumbling", [distinct], duration_ms=10_000, event_time_column="at")
-    steps = WindowSteps(window, None, memory_in(tmp_path))
-    stepped = steps.step(frame(spark, (1, "a"), (2, "b"), (3, "c"), (100, "a")), batch(0))
-    with pytest.raises(StateTooLarge, match="max_distinct_values_per_group"), explained():
-        stepped.rows.collect()
+@pytest.mark.parametrize(("shape", "steps"), [(TUMBLING, WindowSteps), (SESSION, SessionSteps)])
+def test_too_many_different_values_are_not_remembered_and_name_the_option(
+    spark: SparkSession, tmp_path: Path, shape: dict[str, Any], steps: Any
+) -> None:
+    distinct = Aggregation("count_distinct", "vs", "v", mode="exact", max_distinct_values_per_group=2)
+    memory = memory_in(tmp_path)
+    taken, kinds = steps(Window(aggregations=[distinct], **shape), None, memory), "at bigint, k string, v int"
+    taken.step(frame(spark, (1, "x", 1), (2, "x", 2), (20, "x", 3), kinds=kinds), batch(0))
+    late = [(1, "y", value) for value in range(5)]
+    assert taken.step(frame(spark, (21, "x", 4), *late, kinds=kinds), batch(1)).late == 5
+    for given in (
+        frame(spark, (22, "x", 5), kinds=kinds),
+        frame(spark, *[(22, "z", n) for n in range(3)], kinds=kinds),
+    ):
+        with pytest.raises(StateTooLarge, match="max_distinct_values_per_group"), explained():
+            taken.step(given, batch(2))
+        assert memory.note(2) is None
 
 
 @pytest.mark.parametrize(
@@ -150,3 +165,22 @@ def test_a_memory_that_is_gone_stops_the_stream(spark: SparkSession, tmp_path: P
     shutil.rmtree(next(tmp_path.rglob("memory")))
     with pytest.raises(StateIncompatible, match="before batch 1 is gone"):
         steps.step(frame(spark, (2, "x")), batch(1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "can"),
+    [
+        ("decimal(20,2)", "decimal(38,2)", True),
+        ("decimal(20,2)", "decimal(38,4)", True),
+        ("decimal(38,2)", "decimal(38,4)", False),
+        ("decimal(20,2)", "decimal(12,2)", False),
+        ("bigint", "decimal(38,2)", True),
+        ("bigint", "decimal(10,2)", False),
+        ("array<int>", "array<bigint>", True),
+        ("array<bigint>", "array<int>", False),
+        ("struct<us:bigint,v:decimal(10,2)>", "struct<us:bigint,v:decimal(12,2)>", True),
+        ("double", "decimal(38,2)", False),
+    ],
+)
+def test_what_is_remembered_grows_where_every_value_stays_what_it_is(old: str, new: str, can: bool) -> None:
+    assert _can_grow(StructType.fromDDL(f"c {old}")["c"].dataType, StructType.fromDDL(f"c {new}")["c"].dataType) is can

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ AGGREGATIONS = [
     Aggregation("count", "n"),
     Aggregation("count_col", "n_v", "v"),
     Aggregation("sum", "total", "v"),
+    Aggregation("sum", "cents", "price"),
     Aggregation("min", "least", "v"),
     Aggregation("max", "most", "word"),
     Aggregation("avg", "mean", "v"),
@@ -46,6 +48,7 @@ rows = st.fixed_dictionaries(
         "k": st.one_of(st.none(), st.sampled_from(KEYS)),
         "v": st.one_of(st.none(), st.integers(-3, 3)),
         "word": st.one_of(st.none(), st.sampled_from(["p", "q", "r"])),
+        "price": st.one_of(st.none(), st.decimals(-9, 99, places=2)),
     }
 )
 batches = st.lists(
@@ -77,14 +80,14 @@ def memory_in(folder: Path) -> StreamMemory:
 def played(steps: Any, spark: SparkSession, cut: list[tuple[list[Row], int]], *, again: int) -> list[Counter[Any]]:
     """What comes out batch by batch; the batch `again` is done twice, as after a crash."""
     now, found = 0, []
-    kinds = "us timestamp, k string, v int, word string, _offset bigint"
+    kinds = "us timestamp, k string, v int, word string, price decimal(10,2), _offset bigint"
     for number, (given_rows, later) in enumerate(cut):
         now += later
         batch = StreamBatch("g", number, str(number), {}, now)
         frames = {}
         for source in ("a", "b"):
             listed = [
-                (_moment(row["us"]), row["k"], row["v"], row["word"], at)
+                (_moment(row["us"]), row["k"], row["v"], row["word"], row["price"], at)
                 for at, row in enumerate(given_rows)
                 if row["source"] == source
             ]
@@ -95,9 +98,16 @@ def played(steps: Any, spark: SparkSession, cut: list[tuple[list[Row], int]], *,
         assert stepped.note.open_windows == looked(steps._window, steps._memory, stepped.note)["open_windows"]
         out = stepped.rows.collect() if stepped.rows is not None else []
         found.append(Counter(_plain(row) for row in out))
+        assert stepped.windows == _windows_among(found[-1], steps)
         late_rows = steps.left_out(frames, batch).count()
         assert late_rows == stepped.late
     return found
+
+
+def _windows_among(out: Counter[Any], steps: Any) -> int:
+    """How many windows or sessions came out: a session has a key of its own."""
+    rows = [row for row in out if row[0] != GONE]
+    return len(rows) if isinstance(steps, SessionSteps) else len({row[0] for row in rows})
 
 
 def _moment(us: int | None) -> Any:
@@ -122,6 +132,10 @@ def expected(model: Any, cut: list[tuple[list[Row], int]]) -> tuple[list[Counter
     return found, model.late
 
 
+def at(second: int, key: str | None) -> Row:
+    return {"source": "a", "us": second * SECOND, "k": key, "v": 1, "word": "p", "price": Decimal("0.10")}
+
+
 # Making an example smaller takes Spark longer than finding it.
 QUIET = settings(
     max_examples=EXAMPLES,
@@ -132,6 +146,15 @@ QUIET = settings(
 
 
 @QUIET
+# All batches belong to one window, so that parts are put together twice before it comes out.
+@example(
+    cut=[*[([at(second, "x")], 1_000) for second in range(6)], ([at(40, "x")], 1_000)],
+    policy=("drop", None),
+    allowed=Watermark(source_idleness_ms=30_000),
+    hop=10_000,
+    keyed=True,
+    again=5,
+)
 @given(
     cut=batches,
     policy=late,
@@ -166,10 +189,6 @@ def test_windows_are_what_plain_python_makes_of_them(
         played(WindowSteps(window, allowed, memory), spark, cut, again=again)
         == expected(Windows(window, allowed), cut)[0]
     )
-
-
-def at(second: int, key: str | None) -> Row:
-    return {"source": "a", "us": second * SECOND, "k": key, "v": 1, "word": "p"}
 
 
 # All but w is given out at first. Then two sessions of x are joined, and two without a key, y begins earlier, and z is

@@ -34,6 +34,7 @@ class Accumulator:
         first: Rows to part.
         again: Parts to part; given the names of the part's columns.
         answer: A part to the aggregate.
+        fullness: How much a part has of what it may have, from 0 to 1; None where there is no bound.
     """
 
     names: tuple[str, ...]
@@ -41,6 +42,7 @@ class Accumulator:
     again: tuple[Column, ...]
     answer: Column
     alias: str
+    fullness: Column | None = None
 
 
 def accumulators(aggregations: Sequence[Aggregation], schema: t.StructType) -> list[Accumulator]:
@@ -67,6 +69,8 @@ def _accumulator(number: int, wanted: Aggregation, schema: t.StructType) -> Accu
         raise IncompatibleSchema(
             f"agg='{wanted.agg}' of column '{wanted.column}': its type {kind.simpleString()} is no number."
         )
+    if wanted.agg == "sum" and isinstance(kind, t.DecimalType):
+        return _decimal_sum(names[0], wanted, column, kind)
     if wanted.agg == "sum":
         return _simple(names, wanted, F.sum(_wide(column, kind)), F.sum)
     if wanted.agg == "avg":
@@ -95,6 +99,18 @@ def _simple(names: list[str], wanted: Aggregation, first: Column, again: Callabl
     return Accumulator(tuple(names), (first,), (again(part),), part, wanted.as_)
 
 
+def _decimal_sum(name: str, wanted: Aggregation, column: Column, kind: t.DecimalType) -> Accumulator:
+    """A sum of decimals: parts have one type, however often they are put together.
+
+    Spark gives each sum ten digits more than its values have, and a sum of sums ten more again. The answer has the
+    type that one sum of all values would have.
+    """
+    widest = t.DecimalType(38, kind.scale)
+    answer = t.DecimalType(min(kind.precision + 10, 38), kind.scale)
+    part = F.col(name)
+    return Accumulator((name,), (F.sum(column.cast(widest)),), (F.sum(part),), part.cast(answer), wanted.as_)
+
+
 def _placed(name: str, wanted: Aggregation, column: Column) -> Accumulator:
     """The value with the least or the greatest event time. Of several at one moment the one that came first counts."""
     last = wanted.agg == "last"
@@ -119,19 +135,28 @@ def _distinct(name: str, wanted: Aggregation, column: Column, kind: t.DataType) 
             F.coalesce(F.hll_sketch_estimate(part), F.lit(0)).cast("bigint"),
             wanted.as_,
         )
+    first, again = F.collect_set(column), F.array_distinct(F.flatten(F.collect_list(part)))
     cap = wanted.max_distinct_values_per_group
-    count = F.size(part).cast("bigint")
-    if cap is not None:
-        said = refusal(
-            "StateTooLarge",
-            message=f"A group has more than {cap:,} values of '{wanted.column}' in one window: "
-            f"max_distinct_values_per_group of '{wanted.as_}'.",
-            fix="raise it, or use mode='approximate'",
-        )
-        count = F.when(count > cap, F.raise_error(F.lit(said)).cast("bigint")).otherwise(count)
+    held = (lambda values: values) if cap is None else _held_to(cap, wanted)
     return Accumulator(
-        (name,), (F.collect_set(column),), (F.array_distinct(F.flatten(F.collect_list(part))),), count, wanted.as_
+        (name,),
+        (held(first),),
+        (held(again),),
+        F.size(part).cast("bigint"),
+        wanted.as_,
+        None if cap is None else F.size(part) / cap,
     )
+
+
+def _held_to(cap: int, wanted: Aggregation) -> Callable[[Column], Column]:
+    """Values, when they are not too many. They are counted before they are remembered."""
+    said = refusal(
+        "StateTooLarge",
+        message=f"A group has more than {cap:,} values of '{wanted.column}' in one window: "
+        f"max_distinct_values_per_group of '{wanted.as_}'.",
+        fix="raise it, or use mode='approximate'",
+    )
+    return lambda values: F.when(F.size(values) > cap, F.raise_error(F.lit(said))).otherwise(values)
 
 
 def _wide(column: Column, kind: t.DataType) -> Column:

@@ -44,7 +44,7 @@ IS_OUT, HAS_NEW, CUT = "__is_out", "__has_new", "__cut"
 SHOWN, SHOWN_LAST = "__shown", "__shown_last"
 """The least and the greatest first event under which targets have something of a session; NULL without one."""
 
-_SESSION, _LEFT_OUT = "__session", "__left_out"
+_SESSION, _LEFT_OUT, _ROWS = "__session", "__left_out", "__rows"
 
 
 class SessionSteps:
@@ -70,7 +70,8 @@ class SessionSteps:
         clock = before.clock.after(latest_of(found, list(sources)), batch.planned_ms, self._watermark)
         known = self._known(before, spark)
         fresh = self._memory.rows(spark, pieces).where(F.col(START).isNotNull())
-        fresh = self._held_to_size(fresh, known, int(found["pieces"]) + sum(part.rows for part in before.parts))
+        at_most = int(found["pieces"]) + sum(part.rows for part in before.parts)
+        fresh, dropped = self._held_to_size(fresh, known, at_most)
         part, counts = self._counted(self._memory.write(batch, PARTS, self._together(fresh, known, made)), clock, spark)
         if counts["longest"] > self._longest:
             sessions = self._not_too_long(self._memory.rows(spark, part), known, rows, fresh, made)
@@ -86,6 +87,8 @@ class SessionSteps:
             note,
             late=int(found["late"] or 0),
             unreadable=int(found["unreadable"] or 0),
+            dropped=dropped,
+            windows=counts["out"],
         )
 
     def _known(self, before: Note, spark: SparkSession) -> DataFrame | None:
@@ -114,27 +117,32 @@ class SessionSteps:
         sized = replace(part, rows=int(found["stay"]), low=found["low"], high=found["high"])
         return sized, {name: int(found[name] or 0) for name in ("out", "swallowed", "longest")}
 
-    def _held_to_size(self, fresh: DataFrame, known: DataFrame | None, at_most: int) -> DataFrame:
+    def _held_to_size(self, fresh: DataFrame, known: DataFrame | None, at_most: int) -> tuple[DataFrame, int]:
         """The pieces of a batch, when no more keys are active than may be; else those of keys that may.
+
+        Returns:
+            The pieces, and how many rows are in none of them.
 
         Raises:
             StateTooLarge: too many keys are active.
         """
         most = self._window.max_groups_per_window
         if at_most <= most:
-            return fresh
+            return fresh, 0
         active = fresh.select(*self._keys)
         if known is not None:
             active = active.unionByName(known.select(*self._keys))
         number = active.distinct().count()
         if number <= most:
-            return fresh
+            return fresh, 0
         if self._window.on_state_cap == "fail":
             raise StateTooLarge(
                 f"{number:,} keys have a session at the same time, and max_groups_per_window is {most:,}.",
                 fix="raise max_groups_per_window, or use on_state_cap='drop_new_groups'",
             )
-        return first_groups(fresh, known, self._keys, (), most)
+        stay = first_groups(fresh, known, self._keys, (), most)
+        given, kept = (frame.agg(F.sum(_ROWS)).collect()[0][0] for frame in (fresh, stay))
+        return stay, int(given or 0) - int(kept or 0)
 
     def left_out(self, sources: Mapping[str, DataFrame], batch: StreamBatch) -> DataFrame:
         """The rows that came too late for any session, and those whose event time is none."""
@@ -172,8 +180,14 @@ class SessionSteps:
             F.max(F.when(~F.col(_LEFT_OUT), F.col(MICROS))).alias(LAST),
             F.count(F.when(F.col("__is_late"), True)).alias("__late"),
             F.count(F.when(F.col(UNREADABLE), True)).alias("__unreadable"),
+            F.count(F.lit(1)).alias(_ROWS),
             *latest_by_source(sources),
-            *[first.alias(name) for one in made for name, first in zip(one.names, one.first, strict=True)],
+            # Late rows are counted and no more: their values are no session's, and no bound is theirs.
+            *[
+                F.when(~F.col(_LEFT_OUT), first).alias(name)
+                for one in made
+                for name, first in zip(one.names, one.first, strict=True)
+            ],
         )
 
     # ── from pieces to sessions ──────────────────────────────────────────────────────────────────────────────────────

@@ -44,6 +44,7 @@ class Part:
         high: The greatest.
         most: For windows, the groups in the largest of them.
         spans: For windows, which of them it has something of.
+        fullness: For windows, how much the fullest group has of what it may have, from 0 to 1.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Part:
     high: int | None = None
     most: int = 0
     spans: tuple[Span, ...] = ()
+    fullness: float = 0.0
 
     @property
     def columns(self) -> t.StructType:
@@ -218,8 +220,20 @@ def _can_grow(old: t.DataType, new: t.DataType) -> bool:
             one.dataType == other.dataType or _can_grow(one.dataType, other.dataType)
             for one, other in zip(old.fields, new.fields, strict=True)
         )
-    wider = {"tinyint": 0, "smallint": 1, "int": 2, "bigint": 3, "float": 4, "double": 5}
-    names = old.simpleString(), new.simpleString()
+    if isinstance(old, t.ArrayType) and isinstance(new, t.ArrayType):
+        return _can_grow(old.elementType, new.elementType)
     if isinstance(old, t.NullType):
         return True
+    if isinstance(new, t.DecimalType):
+        return _holds(new, old)
+    wider = {"tinyint": 0, "smallint": 1, "int": 2, "bigint": 3, "float": 4, "double": 5}
+    names = old.simpleString(), new.simpleString()
     return all(name in wider for name in names) and wider[names[0]] < wider[names[1]]
+
+
+def _holds(new: t.DecimalType, old: t.DataType) -> bool:
+    """Whether every value of the old type is one of the new, digit by digit."""
+    whole = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}.get(old.simpleString())
+    if isinstance(old, t.DecimalType):
+        return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
+    return whole is not None and new.precision - new.scale >= whole

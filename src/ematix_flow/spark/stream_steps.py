@@ -32,12 +32,16 @@ class Stepped:
         note: What is remembered now.
         late: How many rows came too late.
         unreadable: How many had an event time that is none.
+        dropped: How many were left out because their group was one too many.
+        windows: How many windows or sessions the targets get; one that comes again counts again.
     """
 
     rows: DataFrame | None
     note: Note
     late: int = 0
     unreadable: int = 0
+    dropped: int = 0
+    windows: int = 0
 
 
 class Steps(Protocol):

@@ -37,6 +37,9 @@ PARTS = "windows"
 START = "__start"
 """Where a window begins, in microseconds since 1970. NULL for rows that belong to none: they are only counted."""
 
+_ROWS, _FULL = "__rows", "__full"
+"""How many rows a group got from a batch; how much it has of what it may have."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -56,8 +59,8 @@ class WindowSteps:
         rows = self._timed(sources, batch)
         made = accumulators(self._window.aggregations, rows.schema)
         written = self._memory.write(batch, PARTS, self._added(rows, batch, before.clock.mark_us, made, list(sources)))
-        added, found = self._facts(written, list(sources), rows.sparkSession)
-        added = self._held_to_size(before.of(PARTS), added, batch, rows.sparkSession)
+        added, found = self._facts(written, list(sources), made, rows.sparkSession)
+        added, dropped = self._held_to_size(before.of(PARTS), added, batch, made, rows.sparkSession)
         clock = before.clock.after(latest_of(found, list(sources)), batch.planned_ms, self._watermark)
         parts = [part for part in (*before.of(PARTS), added) if self._lives(part, clock.mark_us)]
         if len(parts) > MOST_PARTS or self._could_be_too_large(parts):
@@ -66,8 +69,15 @@ class WindowSteps:
             batch.number, batch.digest, clock, tuple(parts), open_windows=self._open_windows(parts, clock.mark_us)
         )
         self._memory.keep(note)
-        finished = self._finished(before, added, clock.mark_us, made, rows.sparkSession)
-        return Stepped(finished, note, late=int(found["late"] or 0), unreadable=int(found["unreadable"] or 0))
+        finished, windows = self._finished(before, added, clock.mark_us, made, rows.sparkSession)
+        return Stepped(
+            finished,
+            note,
+            late=int(found["__late"] or 0),
+            unreadable=int(found["__unreadable"] or 0),
+            dropped=dropped,
+            windows=windows,
+        )
 
     def left_out(self, sources: Mapping[str, DataFrame], batch: StreamBatch) -> DataFrame:
         """The rows that were late for one of their windows, and those whose event time is none."""
@@ -111,30 +121,40 @@ class WindowSteps:
             F.count(F.when(F.col(UNREADABLE), True)).alias("__unreadable"),
             *latest_by_source(sources),
         ]
-        parts = [first.alias(name) for one in made for name, first in zip(one.names, one.first, strict=True)]
-        groups = group_columns(rows, self._window.group_by)
+        if self._window.on_state_cap == "drop_new_groups":
+            counted.append(F.count(F.lit(1)).alias(_ROWS))
         belongs = F.col(START).isNotNull()
+        # Late rows are counted and no more: their values are no group's, and no bound is theirs.
+        parts = [
+            F.when(belongs, first).alias(name) for one in made for name, first in zip(one.names, one.first, strict=True)
+        ]
+        groups = group_columns(rows, self._window.group_by)
         keys = [F.when(belongs, group).alias(key) for key, group in zip(self._keys, groups, strict=True)]
         return placed.groupBy(START, *keys).agg(*counted, *parts)
 
-    def _facts(self, part: Part, sources: Sequence[str], spark: SparkSession) -> tuple[Part, dict[str, Any]]:
+    def _facts(
+        self, part: Part, sources: Sequence[str], made: Sequence[Accumulator], spark: SparkSession
+    ) -> tuple[Part, dict[str, Any]]:
         """What the part of a batch says of it, without a second look at the batch."""
         latest = [f"__latest{number}" for number in range(len(sources))]
-        rows = self._memory.rows(spark, part)
-        by_window = rows.groupBy(START).agg(
-            F.count(START).alias("groups"),
-            F.sum("__late").alias("late"),
-            F.sum("__unreadable").alias("unreadable"),
-            *[F.max(name).alias(name) for name in latest],
-        )
-        found = by_window.agg(
-            *_sizes(),
-            F.sum("late").alias("late"),
-            F.sum("unreadable").alias("unreadable"),
-            *[F.max(name).alias(name) for name in latest],
-        )
-        facts = found.collect()[0].asDict()
-        return _sized(part, facts, self._hop), facts
+        found = self._measured(part, made, spark, sums=("__late", "__unreadable"), greatest=latest)
+        return _sized(part, found, self._hop), found
+
+    def _measured(
+        self,
+        part: Part,
+        made: Sequence[Accumulator],
+        spark: SparkSession,
+        *,
+        sums: Sequence[str] = (),
+        greatest: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """How large a part is and which windows it has something of; sums and maxima of some columns with it."""
+        full = [one.fullness for one in made if one.fullness is not None]
+        rows = self._memory.rows(spark, part).withColumn(_FULL, F.greatest(F.lit(0.0), F.lit(0.0), *full))
+        folded = [F.sum(name).alias(name) for name in sums] + [F.max(name).alias(name) for name in (*greatest, _FULL)]
+        by_window = rows.groupBy(START).agg(F.count(START).alias("groups"), *folded)
+        return by_window.agg(*_sizes(), *folded).collect()[0].asDict()
 
     # ── from parts to windows ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -153,15 +173,15 @@ class WindowSteps:
 
     def _finished(
         self, before: Note, added: Part, mark: int | None, made: Sequence[Accumulator], spark: SparkSession
-    ) -> DataFrame | None:
-        """Windows that event time has come past in this batch, and past ones that got rows in it; None for none."""
+    ) -> tuple[DataFrame | None, int]:
+        """Windows that event time has come past in this batch, and past ones that got rows in it; how many they are."""
         if mark is None:
-            return None
+            return None, 0
         passed, end = before.clock.mark_us, F.col(START) + self._length
         parts = [
             part for part in (*before.of(PARTS), added) if part.low is not None and part.low + self._length <= mark
         ]
-        wanted = end <= mark
+        wanted, changed = end <= mark, list[int]()
         if passed is not None:
             changed = self._changed(added, passed, spark)
             if changed:
@@ -171,13 +191,17 @@ class WindowSteps:
                 parts = [part for part in parts if part.high is not None and part.high + self._length > passed]
         found = self._memory.read(spark, parts)
         if found is None:
-            return None
-        return self._merged(found.where(F.col(START).isNotNull() & wanted), made).select(
+            return None, 0
+        rows = self._merged(found.where(F.col(START).isNotNull() & wanted), made).select(
             as_timestamp(F.col(START)).alias(self._window.window_start_column),
             as_timestamp(end).alias(self._window.window_end_column),
             *[F.col(key).alias(name) for key, name in zip(self._keys, self._window.group_by, strict=True)],
             *[one.answer.alias(one.alias) for one in made],
         )
+        spans = [span for part in parts for span in part.spans]
+        first, last = (None if one is None else one - self._length for one in (passed, mark))
+        newly = starts_after(spans, self._hop, first) - starts_after(spans, self._hop, last)
+        return rows, newly + len(changed)
 
     def _changed(self, added: Part, passed: int, spark: SparkSession) -> list[int]:
         """Windows that were past before the batch and have got rows from it all the same."""
@@ -201,33 +225,45 @@ class WindowSteps:
         if mark is not None:
             lives = lives & (F.col(START) + self._length + self._budget > mark)
         whole = self._memory.write(batch, PARTS, self._merged(rows.where(lives), made), "-whole")
-        by_window = self._memory.rows(spark, whole).groupBy(START).agg(F.count(START).alias("groups"))
-        return _sized(whole, by_window.agg(*_sizes()).collect()[0].asDict(), self._hop)
+        return _sized(whole, self._measured(whole, made, spark), self._hop)
 
     # ── how much it may be ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _could_be_too_large(self, parts: Sequence[Part]) -> bool:
-        """Whether one window may have too many groups, for all that is known without looking."""
-        return len(parts) > 1 and sum(part.most for part in parts) > self._window.max_groups_per_window
+        """Whether one window may have too many groups, or a group too many values, without looking closer."""
+        if len(parts) < 2:
+            return False
+        groups = sum(part.most for part in parts)
+        return groups > self._window.max_groups_per_window or sum(part.fullness for part in parts) > 1
 
-    def _held_to_size(self, parts: Sequence[Part], added: Part, batch: StreamBatch, spark: SparkSession) -> Part:
+    def _held_to_size(
+        self,
+        parts: Sequence[Part],
+        added: Part,
+        batch: StreamBatch,
+        made: Sequence[Accumulator],
+        spark: SparkSession,
+    ) -> tuple[Part, int]:
         """What the batch adds, when no window gets more groups by it than it may have; else what it may add.
+
+        Returns:
+            The part, and how many rows are not in it; one that belongs to several windows counts for each.
 
         Raises:
             StateTooLarge: a window would have too many.
         """
         most = self._window.max_groups_per_window
         if added.most + sum(part.most for part in parts) <= most:
-            return added
+            return added, 0
         together = self._memory.read(spark, [*parts, added])
         assert together is not None
         distinct = together.where(F.col(START).isNotNull()).select(START, *self._keys).distinct()
         counted = distinct.groupBy(START).agg(F.count(F.lit(1)).alias("groups"))
         largest = counted.orderBy(F.col("groups").desc(), START).first()
         if largest is None or int(largest["groups"]) <= most:
-            return added
+            return added, 0
         if self._window.on_state_cap == "drop_new_groups":
-            return self._without_new_groups(parts, added, batch, most, spark)
+            return self._without_new_groups(parts, added, batch, made, spark)
         start = _EPOCH + timedelta(microseconds=int(largest[START]))
         raise StateTooLarge(
             f"The window from {start:%Y-%m-%d %H:%M:%S.%f} to "
@@ -237,14 +273,21 @@ class WindowSteps:
         )
 
     def _without_new_groups(
-        self, parts: Sequence[Part], added: Part, batch: StreamBatch, most: int, spark: SparkSession
-    ) -> Part:
+        self,
+        parts: Sequence[Part],
+        added: Part,
+        batch: StreamBatch,
+        made: Sequence[Accumulator],
+        spark: SparkSession,
+    ) -> tuple[Part, int]:
         """What the batch adds, without new groups that are too many; which of them stay follows from their keys."""
         fresh = self._memory.rows(spark, added).where(F.col(START).isNotNull())
-        stay = first_groups(fresh, self._memory.read(spark, parts), (START, *self._keys), (START,), most)
+        names, most = (START, *self._keys), self._window.max_groups_per_window
+        stay = first_groups(fresh, self._memory.read(spark, parts), names, (START,), most)
         cut = self._memory.write(batch, PARTS, stay, "-cut")
-        by_window = self._memory.rows(spark, cut).groupBy(START).agg(F.count(START).alias("groups"))
-        return _sized(cut, by_window.agg(*_sizes()).collect()[0].asDict(), self._hop)
+        found = self._measured(cut, made, spark, sums=(_ROWS,))
+        given = fresh.agg(F.sum(_ROWS)).collect()[0][0]
+        return _sized(cut, found, self._hop), int(given) - int(found[_ROWS] or 0)
 
 
 def open_windows(window: Window, memory: StreamMemory, note: Note) -> dict[str, int]:
@@ -284,4 +327,5 @@ def _sized(part: Part, found: Mapping[str, Any], hop: int) -> Part:
         low=found["low"],
         high=found["high"],
         spans=spans_of(found["starts"], hop),
+        fullness=float(found[_FULL] or 0),
     )
