@@ -216,6 +216,7 @@ class StreamCounters:
     lookup_refreshes: int = 0
     lookup_failures: int = 0
     late_rows: int = 0
+    windows_emitted: int = 0
     remembered_rows: int = 0
     remembered_bytes: int = 0
     open_windows: int = 0
@@ -224,6 +225,10 @@ class StreamCounters:
     late_policy: str = "drop"
     event_mark_us: int | None = None
     """How far event time has come, in a stream with windows or joins."""
+    source_marks_us: Mapping[str, int] = field(default_factory=dict)
+    """How far each of its sources has come."""
+    held_keys: Callable[[], Mapping[str, int]] = dict
+    """Counts what is remembered by key, as far as it can: `keys`, and for windows `groups`. It reads files."""
     last_batch_s: float | None = None
     last_batch_at: float | None = None
     positions: Mapping[str, Any] = field(default_factory=dict)
@@ -238,11 +243,22 @@ class StreamCounters:
             for name, number in numbers.items():
                 setattr(self, name, getattr(self, name) + number)
 
-    def remembers(self, *, rows: int, size: int, mark_us: int | None, oldest_us: int | None, windows: int) -> None:
-        """What windows or a join remember now: rows, bytes, windows, since when; how far event time is."""
+    def remembers(
+        self,
+        *,
+        rows: int,
+        size: int,
+        mark_us: int | None,
+        oldest_us: int | None,
+        windows: int,
+        sources_us: Mapping[str, int] | None = None,
+        held_keys: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """What windows or a join remember now: rows, bytes, windows, since when; how far event time is, by source."""
         with self.lock:
             self.remembered_rows, self.remembered_bytes, self.event_mark_us = rows, size, mark_us
             self.open_windows, self.oldest_event_us = windows, oldest_us
+            self.source_marks_us, self.held_keys = sources_us or {}, held_keys
 
     def batch_done(self, positions: Positions, seconds: float) -> None:
         """Every target holds a batch; say where it ends and how long it took."""

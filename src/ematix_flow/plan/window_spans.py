@@ -30,6 +30,20 @@ def starts_after(spans: Iterable[Span], step: int, bound: int | None) -> int:
     return found
 
 
+def first_after(spans: Iterable[Span], step: int, bound: int | None) -> int | None:
+    """The least start that is greater than a bound.
+
+    >>> first_after([(10, 30), (50, 50)], step=10, bound=20), first_after([(10, 30)], step=10, bound=30)
+    (30, None)
+    """
+    found = [
+        first if bound is None else max(first, bound // step * step + step)
+        for first, last in spans
+        if bound is None or last > bound
+    ]
+    return min(found, default=None)
+
+
 def _joined(spans: Iterable[Span], step: int) -> tuple[Span, ...]:
     found: list[Span] = []
     for first, last in sorted(spans):

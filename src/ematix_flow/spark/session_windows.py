@@ -149,6 +149,10 @@ class SessionSteps:
         rows = timed(sources, self._window.event_time_column, batch, by_arrival=self._by_arrival)
         return rows.where(F.col(UNREADABLE) | self._is_late(self._memory.before(batch).clock.mark_us))
 
+    def oldest(self, note: Note) -> int | None:
+        """The first event of the oldest session to which rows may still come."""
+        return min((part.low for part in note.of(PARTS) if part.low is not None), default=None)
+
     @property
     def _by_arrival(self) -> bool:
         return self._window.time_mode == "processing"
@@ -319,10 +323,11 @@ def open_sessions(window: Window, memory: StreamMemory, note: Note) -> dict[str,
     keys = [f"__k{number}" for number in range(len(window.group_by))]
     tables = [pq.read_table(memory.local_path(part), columns=[LAST, CUT, *keys]) for part in note.of(PARTS)]
     if not tables:
-        return {"open_windows": 0, "keys": 0}
+        return {"open_windows": 0, "groups": 0, "keys": 0}
     rows, mark = pa.concat_tables(tables, promote_options="permissive"), note.clock.mark_us
     rows = rows.filter(pc.invert(rows[CUT]))
     if mark is not None:
         lasts = 1000 * ((window.gap_ms or 0) + (window.allowed_lateness_ms or 0))
         rows = rows.filter(pc.greater_equal(rows[LAST], mark - lasts))
-    return {"open_windows": rows.num_rows, "keys": rows.group_by(keys).aggregate([]).num_rows}
+    number = rows.num_rows
+    return {"open_windows": number, "groups": number, "keys": rows.group_by(keys).aggregate([]).num_rows}

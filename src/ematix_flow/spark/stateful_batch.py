@@ -22,11 +22,11 @@ from ematix_flow.spark.dead_letters import STAGE, with_message
 from ematix_flow.spark.micro_batch import WIDENINGS, BatchWork, LookAgain
 from ematix_flow.spark.payloads import BAD, MESSAGE, RAW, Facts
 from ematix_flow.spark.poison import blames_rows
-from ematix_flow.spark.session_windows import SessionSteps
-from ematix_flow.spark.stream_joins import JoinSteps
+from ematix_flow.spark.session_windows import SessionSteps, open_sessions
+from ematix_flow.spark.stream_joins import JoinSteps, waiting_keys
 from ematix_flow.spark.stream_memory import Note, StreamMemory
 from ematix_flow.spark.stream_steps import UNREADABLE, Stepped, Steps
-from ematix_flow.spark.windows import WindowSteps
+from ematix_flow.spark.windows import WindowSteps, open_windows
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,19 @@ def steps_of(spec: StreamSpec, memory: StreamMemory) -> Steps:
     if spec.window.kind == "session":
         return SessionSteps(spec.window, spec.watermark, memory)
     return WindowSteps(spec.window, spec.watermark, memory)
+
+
+def held_keys(spec: StreamSpec, memory: StreamMemory, note: Note) -> dict[str, int]:
+    """Windows that are open, and groups and keys that have something there or wait for a match.
+
+    The files are read without Spark, which needs them on this machine; else there is what the note says.
+    """
+    if not memory.is_local:
+        return {} if note.open_windows is None else {"open_windows": note.open_windows}
+    if spec.join is not None:
+        return waiting_keys(spec.join, memory, note)
+    assert spec.window is not None
+    return (open_sessions if spec.window.kind == "session" else open_windows)(spec.window, memory, note)
 
 
 class StatefulWork(BatchWork):
@@ -163,10 +176,18 @@ class StatefulWork(BatchWork):
             )
         if stepped.late or stepped.unreadable:
             self._set_aside(stepped, rows, batch)
+        if stepped.dropped:
+            self._counters.add(rows_dropped=stepped.dropped)
+            log.warning(
+                "%s: %s of new groups left out, because max_groups_per_window is reached",
+                self._spec.name,
+                counted(stepped.dropped, "row"),
+            )
         reached("stepped")
         if stepped.rows is not None:
             made = stepped.rows
             self._write_all(lambda target: made, batch, pending)
+        self._counters.add(windows_emitted=stepped.windows)
         self._told(stepped.note)
 
     def _set_aside(self, stepped: Stepped, rows: Mapping[str, DataFrame], batch: StreamBatch) -> None:
@@ -193,8 +214,10 @@ class StatefulWork(BatchWork):
             rows=sum(part.rows for part in note.parts),
             size=sum(part.size for part in note.parts),
             mark_us=note.clock.mark_us,
-            oldest_us=min((part.low for part in note.parts if part.low is not None), default=None),
+            oldest_us=self._steps.oldest(note),
             windows=note.open_windows or 0,
+            sources_us=note.clock.by_source(self._spec.watermark),
+            held_keys=lambda: held_keys(self._spec, self._memory, note),
         )
 
     # ── sources ──────────────────────────────────────────────────────────────────────────────────────────────────────

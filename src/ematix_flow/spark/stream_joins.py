@@ -100,7 +100,8 @@ class JoinSteps:
         )
         alone, note = self._alone(note, spark)
         rows = self._output(pairs, alone, note, spark)
-        self._memory.keep(self._lasting(note, batch, spark))
+        note = self._lasting(note, batch, spark)
+        self._memory.keep(note)
         return Stepped(
             rows,
             note,
@@ -119,6 +120,17 @@ class JoinSteps:
             if side.source in sources
         ]
         return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+    def oldest(self, note: Note) -> int | None:
+        """The oldest event time that something may still match; rows before it are only not yet removed."""
+        mark = note.clock.mark_us
+        found = [
+            part.low if mark is None else max(part.low, mark - side.reach)
+            for side in self._sides
+            for part in note.of(side.name)
+            if part.low is not None and side.outlives(part, mark)
+        ]
+        return min(found, default=None)
 
     # ── what a batch brings ──────────────────────────────────────────────────────────────────────────────────────────
 

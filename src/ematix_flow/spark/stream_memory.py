@@ -153,6 +153,11 @@ class StreamMemory:
         text = self._folder.files.read(f"{self._root}/{number}/note.json")
         return None if text is None else Note.from_json(text)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies on this machine."""
+        return not self._folder.is_remote
+
     def local_path(self, part: Part) -> Path:
         """Where a part lies, when that is on this machine."""
         return self._folder.path / self._root / part.path

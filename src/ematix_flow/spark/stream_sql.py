@@ -61,7 +61,7 @@ class StreamSql:
         """Hidden columns that the SQL names."""
         self._carried = tuple(carried or ())
         if carried is not None:
-            require_row_wise(query)
+            require_row_wise(query, [view for view, ref in query.views.items() if ref.name.lower() == SOURCE])
             hidden = [name for name in self._carried if name in HIDDEN_COLUMNS]
             self.named = tuple(dict.fromkeys((*self.named, *hidden)))
         self._query = _without_hidden(query, (*self.named, *(n for n in self._carried if n not in self.named)))

@@ -55,6 +55,10 @@ class Steps(Protocol):
         """The rows that a step counted as late or unreadable, with `UNREADABLE` to tell one from the other."""
         ...
 
+    def oldest(self, note: Note) -> int | None:
+        """The oldest moment of which something is remembered that may still count, in microseconds since 1970."""
+        ...
+
 
 def timed(sources: Mapping[str, DataFrame], column: str, batch: StreamBatch, *, by_arrival: bool = False) -> DataFrame:
     """The rows of all sources with their event time in `MICROS`, NULL where they have none.

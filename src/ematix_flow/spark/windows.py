@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.stream import Watermark, Window
 from ematix_flow.errors import StateTooLarge
-from ematix_flow.plan.window_spans import spans_of, starts_after
+from ematix_flow.plan.window_spans import first_after, spans_of, starts_after
 from ematix_flow.spark.accumulators import MICROS, Accumulator, accumulators
 from ematix_flow.spark.event_times import as_timestamp
 from ematix_flow.spark.stream_memory import MOST_PARTS, Note, Part, StreamMemory
@@ -87,6 +87,12 @@ class WindowSteps:
     def _timed(self, sources: Mapping[str, DataFrame], batch: StreamBatch) -> DataFrame:
         by_arrival = self._window.time_mode == "processing"
         return timed(sources, self._window.event_time_column, batch, by_arrival=by_arrival)
+
+    def oldest(self, note: Note) -> int | None:
+        """Where the first window begins to which rows may still come."""
+        mark = note.clock.mark_us
+        bound = None if mark is None else mark - self._length - self._budget
+        return first_after([span for part in note.of(PARTS) for span in part.spans], self._hop, bound)
 
     # ── from rows to parts ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -291,7 +297,7 @@ class WindowSteps:
 
 
 def open_windows(window: Window, memory: StreamMemory, note: Note) -> dict[str, int]:
-    """How many windows are open, and how many keys have something in them; read without Spark."""
+    """How many windows are open, and how many groups and keys have something in them; read without Spark."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -299,12 +305,13 @@ def open_windows(window: Window, memory: StreamMemory, note: Note) -> dict[str, 
     keys = [f"__k{number}" for number in range(len(window.group_by))]
     tables = [pq.read_table(memory.local_path(part), columns=[START, *keys]) for part in note.of(PARTS)]
     if not tables:
-        return {"open_windows": 0, "keys": 0}
+        return {"open_windows": 0, "groups": 0, "keys": 0}
     rows, mark = pa.concat_tables(tables, promote_options="permissive"), note.clock.mark_us
     lasts = 1000 * (window.duration_ms + (window.allowed_lateness_ms or 0))
     rows = rows.filter(pc.is_valid(rows[START]) if mark is None else pc.greater(rows[START], mark - lasts))
     return {
         "open_windows": rows.group_by(START).aggregate([]).num_rows,
+        "groups": rows.group_by([START, *keys]).aggregate([]).num_rows,
         "keys": rows.group_by(keys).aggregate([]).num_rows if keys else min(rows.num_rows, 1),
     }
 
