@@ -259,4 +259,5 @@ def test_what_a_window_remembers_can_be_looked_at(topic: Topic, pg_url: str, che
     assert memory["event_time"] == "2023-11-14T22:15:10.000Z"
     assert (memory["open_windows"], memory["keys"], memory["parts"]["windows"]["rows"]) == (1, 1, 3)
     assert memory["parts"]["windows"]["bytes"] > 0
-    assert memory["parts"]["windows"]["oldest"] == "2023-11-14T22:14:00.000Z"
+    assert memory["parts"]["windows"]["oldest"] == "2023-11-14T22:15:00.000Z"  # the one before is out
+    assert (memory["groups"], memory["sources"]) == (1, {topic.name: "2023-11-14T22:15:10.000Z"})

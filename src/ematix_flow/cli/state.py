@@ -24,7 +24,9 @@ def configure(parser: CommandParser) -> None:
     checking = commands.add_parser("check", help="whether the stream, as it is now, can use its checkpoint")
     add_stream(checking)
     checking.say("exit codes: 0 it can, 1 it cannot", example="flow state check pipeline.toml", then="flow state reset")
-    inspecting = commands.add_parser("inspect", help="generation, batches, positions and columns")
+    inspecting = commands.add_parser(
+        "inspect", help="generation, batches, positions, columns, and what windows or a join remember"
+    )
     add_stream(inspecting)
     inspecting.say(example="flow state inspect pipeline.toml --json", then="flow rewind   to begin elsewhere")
     resetting = commands.add_parser("reset", help="begin a new checkpoint; the stream must not run")
@@ -125,10 +127,12 @@ def _inspect(facts: dict[str, Any], console: Console) -> None:
 def _remembered(memory: dict[str, Any], console: Console) -> None:
     """What windows or a join remember, a line each."""
     console.line(f"{'event time':<20} {memory['event_time'] or 'none yet'}")
+    for source, moment in memory["sources"].items():
+        console.line(f"{'event time of':<20} {source}: {moment}")
     for name, part in memory["parts"].items():
         span = f", from {part['oldest']} to {part['newest']}" if part["oldest"] else ""
         console.line(f"{'remembers':<20} {name}: {part['rows']:,} rows, {part['bytes']:,} bytes{span}")
-    for name in ("open_windows", "keys"):
+    for name in ("open_windows", "groups", "keys"):
         if name in memory:
             console.line(f"{name.replace('_', ' '):<20} {memory[name]:,}")
 

@@ -31,7 +31,7 @@ def _count(name: str, view: StreamView) -> int:
 _COUNTERS: tuple[tuple[str, str, Callable[[StreamView], int]], ...] = (
     ("rows_consumed", "messages that were read and are done with", lambda view: view.counts["rows_consumed"]),
     ("rows_written", "rows that targets took", lambda view: view.counts["rows_written"]),
-    ("rows_dropped", "messages that could not be read and were dropped", lambda view: view.counts["rows_dropped"]),
+    ("rows_dropped", "unreadable messages and rows of groups too many", lambda view: view.counts["rows_dropped"]),
     ("batches", "micro-batches that all targets hold", lambda view: view.counts["batches"]),
     ("iterations", "the same as batches, under its documented name", lambda view: view.counts["batches"]),
     ("errors", "failures", lambda view: view.counts["errors"]),
@@ -40,6 +40,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[StreamView], int]], ...] = (
     ("lookup_refreshes", "lookups that were read again", lambda view: view.counts["lookup_refreshes"]),
     ("lookup_failures", "refreshes that failed; the old rows stay", lambda view: view.counts["lookup_failures"]),
     ("idle_iterations", "looks at the stream that found it waiting", lambda view: view.idle),
+    ("windows_emitted", "windows and sessions that came out", lambda view: view.counts["windows_emitted"]),
     ("restarts", "starts after a failure", lambda view: view.restarts),
     *(
         (f"cdc_{name}", f"changes: {name.replace('_', ' ')}", partial(_count, f"cdc_{name}"))
@@ -56,6 +57,8 @@ _GAUGES: tuple[tuple[str, str, Callable[[StreamView], float]], ...] = (
     ("state_bytes", "memory of what is remembered", lambda view: view.state_bytes),
     ("state_oldest_event_seconds", "its oldest event time; 0 without one", lambda view: view.oldest_event or 0),
     ("windows_active", "windows and sessions that may still get rows", lambda view: view.open_windows),
+    ("state_groups_total", "groups of windows that may still get rows", lambda view: view.held.get("groups", 0)),
+    ("state_keys", "keys of which something is remembered", lambda view: view.held.get("keys", 0)),
     ("watermark_delay_seconds", "how far event time is behind the clock; 0 without event time", lambda v: _delay(v)),
     ("global_watermark_micros", "event time in microseconds; 0 without", lambda view: (view.watermark or 0) * 1e6),
 )
@@ -159,7 +162,14 @@ def families(view: StreamView) -> Iterator[Metric]:
     )
     if view.watermark is not None:
         watermark.add_metric([*own, "_global"], view.watermark)
+    by_source = GaugeMetricFamily(
+        PREFIX + "per_source_watermark_micros", "event time in microseconds since 1970", labels=["pipeline", "source"]
+    )
+    for source, seconds in view.source_watermarks.items():
+        watermark.add_metric([*own, source], seconds)
+        by_source.add_metric([*own, source], round(seconds * 1e6))
     yield watermark
+    yield by_source
     lag = GaugeMetricFamily(
         PREFIX + "lag", "messages that wait in one part of a source", labels=["pipeline", "source", "partition"]
     )

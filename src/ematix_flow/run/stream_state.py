@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,6 @@ from ematix_flow.run.places import needing_spark
 
 if TYPE_CHECKING:
     from ematix_flow.spark.checkpoints import Generation
-    from ematix_flow.spark.stream_memory import Note, StreamMemory
 
 Beginning = Literal["targets", "group", "earliest", "latest"]
 BEGINNINGS: tuple[Beginning, ...] = ("targets", "group", "earliest", "latest")
@@ -109,42 +108,30 @@ class StreamState:
 
     def _memory(self, generation: Generation) -> dict[str, Any] | None:
         """What windows or a join remember after the last batch: how much, of which time, how far event time is."""
+        from ematix_flow.spark.stateful_batch import held_keys, steps_of
         from ematix_flow.spark.stream_memory import StreamMemory
 
         memory = StreamMemory(self.folder, generation)
         note = memory.newest()
         if note is None:
             return None
+        steps, sources = steps_of(self.spec, memory), note.clock.by_source(self.spec.watermark)
+        parts = {name: note.of(name) for name in dict.fromkeys(part.name for part in note.parts)}
         return {
             "after_batch": note.number,
             "event_time": _moment(note.clock.mark_us),
-            "sources": {name: _moment(mark.latest_us) for name, mark in note.clock.marks.items()},
+            "sources": {name: _moment(us) for name, us in sources.items()},
             "parts": {
                 name: {
-                    "rows": sum(part.rows for part in note.of(name)),
-                    "bytes": sum(part.size for part in note.of(name)),
-                    "oldest": _moment(min((part.low for part in note.of(name) if part.low is not None), default=None)),
-                    "newest": _moment(
-                        max((part.high for part in note.of(name) if part.high is not None), default=None)
-                    ),
+                    "rows": sum(part.rows for part in some),
+                    "bytes": sum(part.size for part in some),
+                    "oldest": _moment(steps.oldest(replace(note, parts=tuple(some)))),
+                    "newest": _moment(max((part.high for part in some if part.high is not None), default=None)),
                 }
-                for name in dict.fromkeys(part.name for part in note.parts)
+                for name, some in parts.items()
             },
-            **self._waiting(memory, note),
+            **held_keys(self.spec, memory, note),
         }
-
-    def _waiting(self, memory: StreamMemory, note: Note) -> dict[str, int]:
-        """Windows that are open, and keys that have something there or wait for a match."""
-        window, join = self.spec.window, self.spec.join
-        if self.folder.is_remote:
-            return {}
-        from ematix_flow.spark.session_windows import open_sessions
-        from ematix_flow.spark.stream_joins import waiting_keys
-        from ematix_flow.spark.windows import open_windows
-
-        if window is not None:
-            return (open_sessions if window.kind == "session" else open_windows)(window, memory, note)
-        return {} if join is None else waiting_keys(join, memory, note)
 
     def _positions(self, generation: Generation, number: int | None) -> Any:
         """Where the last planned batch ends: by source, or in Spark's own words when the stream was changed since."""

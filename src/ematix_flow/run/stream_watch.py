@@ -32,6 +32,7 @@ COUNTS = (
     "dead_letters",
     "messages_lost",
     "late_rows",
+    "windows_emitted",
     "cdc_creates",
     "cdc_updates",
     "cdc_deletes",
@@ -45,6 +46,7 @@ SNAPSHOT_EVERY_S = 30.0
 
 _SAMPLE_S = 1.0
 _LOOKS_PER_LAG = 5
+_PARTS_OF_TIME = 50
 _PATIENCE_S = 2.0
 _MINUTE, _FIVE_MINUTES = 60.0, 300.0
 
@@ -69,6 +71,8 @@ class StreamView:
         lag: By source; empty where a source cannot tell.
         batch_seconds: Batches by duration, as in `StreamCounters`.
         watermark: In seconds since 1970; None without event time.
+        source_watermarks: The same of each source.
+        held: `groups` and `keys` of which something is remembered, where they could be counted.
         oldest_event: The oldest event time of which something is remembered, likewise.
     """
 
@@ -84,6 +88,8 @@ class StreamView:
     batch_seconds: Sequence[int] = ()
     batch_seconds_sum: float = 0.0
     watermark: float | None = None
+    source_watermarks: Mapping[str, float] = field(default_factory=dict)
+    held: Mapping[str, int] = field(default_factory=dict)
     state_rows: int = 0
     state_bytes: int = 0
     open_windows: int = 0
@@ -131,6 +137,9 @@ class StreamWatch:
         self._lag: Mapping[str, Sequence[Lag]] = {}
         self._last_success_at: float | None = None
         self._samples: deque[_Sample] = deque()
+        self._held: Mapping[str, int] = {}
+        self._held_keys: Callable[[], Mapping[str, int]] = dict
+        self._next_keys = 0.0
         self._note: Note = lambda facts: None
         self._moved_at = 0.0
         self._batches_seen = 0
@@ -142,6 +151,7 @@ class StreamWatch:
         """One start of the stream, to its end. A start that fails counts as an error, if it has counted none itself."""
         with self._lock:
             self._counters, self._note, self._phase = counters, note, "starting"
+            self._held, self._held_keys, self._next_keys = {}, dict, 0.0
             self._samples.clear()
         try:
             yield
@@ -179,6 +189,8 @@ class StreamWatch:
         finally:
             done.set()
             thread.join(_PATIENCE_S)  # a broker that is away may let it wait; it says nothing more afterwards
+            self._next_keys = 0.0
+            self._count_keys()
             self._sample()
             self._note(self.snapshot())
 
@@ -202,6 +214,8 @@ class StreamWatch:
                 batch_seconds=[one + more for one, more in zip(buckets, counters.batch_seconds, strict=True)],
                 batch_seconds_sum=total + counters.batch_seconds_sum,
                 watermark=None if counters.event_mark_us is None else counters.event_mark_us / 1e6,
+                source_watermarks={name: us / 1e6 for name, us in counters.source_marks_us.items()},
+                held=self._held,
                 state_rows=counters.remembered_rows,
                 state_bytes=counters.remembered_bytes,
                 open_windows=counters.open_windows,
@@ -235,6 +249,7 @@ class StreamWatch:
                 if now >= next_lag:
                     self._lag = lag_of(self._counters.positions) or self._lag
                     next_lag = time.monotonic() + _LOOKS_PER_LAG * self._sample_s
+                self._count_keys()
             except Exception as exc:  # whoever looks on must not be what the stream dies of
                 log.debug("%s: it does not say how it is: %s", self.pipeline, type(exc).__name__)
                 continue
@@ -245,6 +260,20 @@ class StreamWatch:
             if now >= next_snapshot:
                 self._note(self.snapshot())
                 next_snapshot = now + self._snapshot_every_s
+
+    def _count_keys(self) -> None:
+        """Count what is remembered by key, when it has changed; this may take one part in fifty of the time."""
+        held_keys, began = self._counters.held_keys, time.monotonic()
+        if held_keys is self._held_keys or began < self._next_keys:
+            return
+        try:
+            self._held = held_keys()
+        except FileNotFoundError:
+            return  # two batches have ended meanwhile, and what they no longer need is gone
+        except Exception as exc:  # whoever looks on must not be what the stream dies of
+            log.debug("%s: its keys cannot be counted: %s", self.pipeline, type(exc).__name__)
+        self._held_keys, took = held_keys, time.monotonic() - began
+        self._next_keys = began + _PARTS_OF_TIME * took
 
     def _sample(self) -> None:
         now = time.monotonic()

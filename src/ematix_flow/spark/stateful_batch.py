@@ -30,6 +30,9 @@ from ematix_flow.spark.windows import WindowSteps, open_windows
 
 log = logging.getLogger(__name__)
 
+_MOST_COUNTED = 5_000_000
+"""How many rows are read at most to count keys for whoever watches; they are in this process's memory meanwhile."""
+
 
 def steps_of(spec: StreamSpec, memory: StreamMemory) -> Steps:
     """What a stream does with its rows before its targets get them."""
@@ -210,14 +213,15 @@ class StatefulWork(BatchWork):
 
     def _told(self, note: Note) -> None:
         """What is remembered now, for whoever watches."""
+        rows = sum(part.rows for part in note.parts)
         self._counters.remembers(
-            rows=sum(part.rows for part in note.parts),
+            rows=rows,
             size=sum(part.size for part in note.parts),
             mark_us=note.clock.mark_us,
             oldest_us=self._steps.oldest(note),
             windows=note.open_windows or 0,
             sources_us=note.clock.by_source(self._spec.watermark),
-            held_keys=lambda: held_keys(self._spec, self._memory, note),
+            held_keys=lambda: held_keys(self._spec, self._memory, note) if rows <= _MOST_COUNTED else {},
         )
 
     # ── sources ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -123,13 +123,14 @@ class JoinSteps:
 
     def oldest(self, note: Note) -> int | None:
         """The oldest event time that something may still match; rows before it are only not yet removed."""
-        mark = note.clock.mark_us
-        found = [
-            part.low if mark is None else max(part.low, mark - side.reach)
-            for side in self._sides
-            for part in note.of(side.name)
-            if part.low is not None and side.outlives(part, mark)
-        ]
+        found = []
+        for side in self._sides:
+            needed = note.alone_us if side.keeps else note.clock.mark_us
+            found += [
+                part.low if needed is None else max(part.low, needed - side.reach)
+                for part in note.of(side.name)
+                if part.low is not None and side.outlives(part, needed)
+            ]
         return min(found, default=None)
 
     # ── what a batch brings ──────────────────────────────────────────────────────────────────────────────────────────
