@@ -402,7 +402,7 @@ def test_any_plain_data_survives_as_text(document: dict[str, Any]) -> None:
 def test_a_document_says_what_was_declared_and_no_default() -> None:
     spec = stream(
         transform_sql='SELECT "id"\nFROM source\n',
-        lookups={"users": Lookup(WAREHOUSE, "users", refresh_interval_ms=60_000)},
+        lookups={"users": Lookup(WAREHOUSE, "users", "main")},
         window=Window("tumbling", [Aggregation("count", "n")], duration_ms=60_000),
         watermark=Watermark(lateness_ms=5_000),
     )
@@ -445,7 +445,7 @@ def test_a_document_says_what_was_declared_and_no_default() -> None:
         'name = "warehouse"\n'
         'url = "postgres://localhost/wh"\n'
         'table = "users"\n'
-        "refresh_interval_ms = 60000\n"
+        'schema = "main"\n'
         "\n"
         "[watermark]\n"
         "lateness_ms = 5000\n"

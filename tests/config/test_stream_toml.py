@@ -718,7 +718,7 @@ FULL = {
     ],
     "transform": {
         **{"sql": "SELECT 1", "dialect": "spark", "engine": "auto", "on_error": "dlq"},
-        "lookups": {"u": {"kind": "sqlite", "path": "x.db", "table": "t", "refresh_interval_ms": 5}},
+        "lookups": {"u": {"kind": "sqlite", "path": "x.db", "table": "t", "refresh_interval_ms": 0}},
         "window": {
             **{"kind": "session", "gap_ms": 5, "max_session_duration_ms": 9, "group_by": ["u"]},
             **{"max_groups_per_window": 5, "late_data": "reopen", "allowed_lateness_ms": 5, "lateness_ms": 5},

@@ -471,6 +471,11 @@ def kafka(**fields: Any) -> KafkaConnection:
         ({"lookups": {"u": Lookup("w", "t")}}, ValueError, "lookups= needs transform_sql="),
         ({"lookups": [Lookup("w", "t")]}, TypeError, "lookups= takes a dict"),
         ({"lookups": {"u": "t"}, "transform_sql": "SELECT 1"}, TypeError, "takes Lookup"),
+        (
+            {"lookups": {"u": Lookup(WAREHOUSE, "t", "", 5)}, "transform_sql": "SELECT 1", "window": MINUTES},
+            ValueError,
+            "lookup 'u' is read again every 5 ms and stands in front of window=",
+        ),
         ({"lookups": {"source": Lookup("w", "t")}, "transform_sql": "SELECT 1"}, ValueError, "called 'source'"),
         ({"udfs": [len]}, TypeError, "takes what @udf made"),
         ({"aggregate_udfs": [doubled]}, TypeError, "takes what @udaf made"),
@@ -575,6 +580,9 @@ def test_streams_of_every_documented_shape_are_right() -> None:
     lookups = {"users": Lookup(connection=WAREHOUSE, query="SELECT user_id, tier FROM dim_users")}
     state = StateStore("postgres", url="postgres://localhost/state")
     spec(transform_sql="SELECT * FROM source", lookups=lookups, transform_on_error="dlq")
+    spec(transform_sql="SELECT 1", lookups=lookups, window=MINUTES)
+    refreshed = Lookup(DELTA, "users", refresh_interval_ms=5)
+    spec(transform_sql="SELECT 1", lookups={"users": refreshed}, window=MINUTES)
     spec(target="warehouse", target_table=None, delivery="exactly_once")
     spec(source=None, source_query=None, sources=sources, join=ORDERS, state_store=state)
     spec(source=DELTA, source_query="public.events", window=SESSIONS, state_store=state)

@@ -40,7 +40,7 @@ def declared_stream(args: Namespace, console: Console) -> StreamSpec:
         UnknownName: The module declares no such stream, or there is no such file.
         FlowError: The file, the module or the declaration is wrong.
     """
-    spec = _of_module(args) if args.module is not None and not _is_file_name(args.name) else _of_file(args, console)
+    spec = _of_module(args) if args.module is not None and not is_file_name(args.name) else _of_file(args, console)
     return spec if args.checkpoint is None else replace(spec, checkpoint=args.checkpoint)
 
 
@@ -71,7 +71,7 @@ def _of_file(args: Namespace, console: Console) -> StreamSpec:
     from ematix_flow.config.stream_toml import read_stream_file
 
     path = args.name or DEFAULT_FILE
-    if not _is_file_name(path) and not os.path.isfile(path):
+    if not is_file_name(path) and not os.path.isfile(path):
         raise UnknownName(
             f"There is no file '{path}'.", fix=f"a stream of a module: --module M {path}; a file: its path"
         )
@@ -83,5 +83,6 @@ def _of_file(args: Namespace, console: Console) -> StreamSpec:
     return spec
 
 
-def _is_file_name(name: str | None) -> bool:
+def is_file_name(name: str | None) -> bool:
+    """Whether a stream is named by its file."""
     return name is not None and name.endswith(".toml")

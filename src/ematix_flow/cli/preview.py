@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ematix_flow.cli.declared import add_module, add_name, decorated_pipeline, prints_on_stderr
-from ematix_flow.cli.declared_stream import stream_names
+from ematix_flow.cli.declared_stream import add_stream, declared_stream, is_file_name, stream_names
 from ematix_flow.cli.spark_options import add_spark_place, spark_place
 
 if TYPE_CHECKING:
@@ -20,33 +20,37 @@ _NEXT = {"preview": "flow dry-run", "dry-run": "flow run", "validate": "flow pre
 def configure(parser: CommandParser) -> None:
     """The same options for all three."""
     command = parser.prog.rpartition(" ")[2]
-    add_module(parser)
-    add_name(parser, "pipeline")
+    if command == "preview":
+        add_stream(parser)
+    else:
+        add_module(parser)
+        add_name(parser, "pipeline")
     add_spark_place(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="every target, column and statement in full")
+    of_a_stream = "\nflow preview pipeline.toml" if command == "preview" else ""
     parser.say(
-        example=f"flow {command} --module my_pipelines sync_customers",
+        example=f"flow {command} --module my_pipelines sync_customers{of_a_stream}",
         then=f"{_NEXT[command]} --module my_pipelines sync_customers",
     )
 
 
 def run(args: Namespace, console: Console) -> int:
     """Look, and print what was seen."""
-    if args.command == "preview" and args.name in stream_names(args.module):
+    if args.command == "preview" and (args.module is None or _is_stream(args)):
         return _preview_stream(args, console)
     spec = decorated_pipeline(args).spec
     with spark_place(args):
         return _validate(spec, args, console) if args.command == "validate" else _preview(spec, args, console)
 
 
+def _is_stream(args: Namespace) -> bool:
+    return is_file_name(args.name) or args.name is None or args.name in stream_names(args.module)
+
+
 def _preview_stream(args: Namespace, console: Console) -> int:
-    from ematix_flow.declare import registry
     from ematix_flow.run.stream_preview import preview_stream, render_stream
 
-    found = registry.current().streaming_pipeline(args.name)
-    assert found is not None
-    declared: Any = found.thing
-    facts = preview_stream(declared.spec)
+    facts = preview_stream(declared_stream(args, console))
     if console.is_json:
         console.json(facts)
     else:

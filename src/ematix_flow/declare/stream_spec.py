@@ -11,7 +11,7 @@ from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.registry import SourceLocation
 from ematix_flow.declare.stream import CDC, Join, Lookup, Source, StateStore, Watermark, Window
 from ematix_flow.declare.stream_checks import check_one_of, check_text, check_whole
-from ematix_flow.declare.stream_ends import check_source, check_target_end, fitted_target, is_same_place
+from ematix_flow.declare.stream_ends import LAKE_KINDS, check_source, check_target_end, fitted_target, is_same_place
 from ematix_flow.declare.target import ConnectionRef, Target
 from ematix_flow.declare.udf import PythonAggregateUdfHandle, PythonScalarUdfHandle, check_udfs as check_udfs
 from ematix_flow.errors import ConfigError, DeclarationError, InvalidDeclaration, WrongDeclarationType, closest, listed
@@ -254,6 +254,13 @@ class StreamSpec:
             if name.lower() == "source":
                 self._refuse(f"a lookup cannot be called '{name}'", "that is the stream itself in the SQL")
             lookup.check()
+            kind = lookup.connection.kind if isinstance(lookup.connection, Connection) else None
+            if self.window is not None and lookup.refresh_interval_ms and kind not in (None, *LAKE_KINDS):
+                self._refuse(
+                    f"lookup '{name}' is read again every {lookup.refresh_interval_ms:,} ms and stands in front of "
+                    "window=: one window would be made of rows that saw different tables",
+                    "leave refresh_interval_ms out, which reads it when the stream starts; or keep it as a lake table",
+                )
 
     def _check_dead_letters(self) -> None:
         first = self.sources[0].connection

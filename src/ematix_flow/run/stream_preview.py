@@ -6,6 +6,7 @@ from typing import Any
 
 from ematix_flow.config.resolve import resolve
 from ematix_flow.config.stream_ready import check_stream, stream_advice
+from ematix_flow.declare.stream import Lookup
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.plan.stream import plan_stream
 from ematix_flow.run.places import needing_spark
@@ -43,6 +44,9 @@ def described_steps(spec: StreamSpec) -> list[str]:
             f"changes ({spec.cdc.envelope}): the net change of each key, by Spark; applied once by its position"
         )
     if spec.transform_sql is not None:
+        steps += [_lookup(name, lookup) for name, lookup in spec.lookups.items()]
+        steps += [f"function {one.name}: Python, over Arrow arrays of each batch" for one in spec.udfs]
+        steps += [f"aggregate {one.name}: Python, in parts that are merged" for one in spec.aggregate_udfs]
         steps.append("transform_sql: over each batch, by Spark SQL")
     if spec.window is not None:
         kept = "open sessions" if spec.window.kind == "session" else "one part per batch, window and group"
@@ -56,6 +60,14 @@ def described_steps(spec: StreamSpec) -> list[str]:
             f"remembers these rows; late rows: {spec.join.late_data}"
         )
     return steps or ["none: rows go to their targets as they are read"]
+
+
+def _lookup(name: str, lookup: Lookup) -> str:
+    connection: Any = lookup.connection
+    place = "a query" if lookup.table is None else ".".join(filter(None, (lookup.schema, lookup.table)))
+    every = lookup.refresh_interval_ms
+    again = f", and again every {every:,} ms" if every else ""
+    return f"lookup {name}: {place} of {connection.kind}, read when the stream starts{again}"
 
 
 def _target(target: Any) -> str:
