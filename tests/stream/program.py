@@ -63,7 +63,7 @@ def run_and_die(given: dict[str, Any], point: str, *, code: int = -9, folder: Pa
     """
     done = subprocess.run(
         [sys.executable, "-m", "tests.stream.program", json.dumps(given)],
-        env={**os.environ, VARIABLE: point, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, VARIABLE: point, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
         cwd=folder,
         capture_output=True,
         text=True,

@@ -286,6 +286,7 @@ class Stream:
                 before_batch=partial(self._before_batch, mirror, identities),
                 held=self._held_by_all(generation, targets, backlogs),
                 on_gap=self._lost,
+                is_due=work.is_due if work.can_be_due else None,
             )
             try:
                 running.start()

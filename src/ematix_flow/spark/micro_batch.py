@@ -72,6 +72,13 @@ class BatchWork:
         self._facts = Facts.columns()
         self._offered: dict[tuple[str, ...], list[Column]] = {}
 
+    can_be_due = False
+    """Whether there is ever something to do without a message."""
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a batch without messages would come to something at a moment, in milliseconds since 1970."""
+        return False
+
     def __call__(self, messages: DataFrame, batch: StreamBatch) -> None:
         """Bring one batch to all targets, then tell its sources.
 

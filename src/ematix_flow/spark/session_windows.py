@@ -27,10 +27,13 @@ from ematix_flow.spark.stream_steps import (
     Stepped,
     among,
     arrivals,
+    by_planning,
+    empty_sources,
     first_groups,
     group_columns,
     latest_by_source,
     latest_of,
+    moves,
     timed,
 )
 
@@ -67,7 +70,8 @@ class SessionSteps:
         numbers = [F.count(START).alias("pieces"), *[F.sum(f"__{name}").alias(name) for name in ("late", "unreadable")]]
         counted = self._memory.rows(spark, pieces).agg(*numbers, *[F.max(name).alias(name) for name in latest])
         found = counted.collect()[0].asDict()
-        clock = before.clock.after(latest_of(found, list(sources)), batch.planned_ms, self._watermark)
+        seen = by_planning(list(sources), batch) if self._by_arrival else latest_of(found, list(sources))
+        clock = before.clock.after(seen, batch.planned_ms, self._watermark)
         known = self._known(before, spark)
         fresh = self._memory.rows(spark, pieces).where(F.col(START).isNotNull())
         at_most = int(found["pieces"]) + sum(part.rows for part in before.parts)
@@ -76,7 +80,8 @@ class SessionSteps:
         if counts["longest"] > self._longest:
             sessions = self._not_too_long(self._memory.rows(spark, part), known, rows, fresh, made)
             part, counts = self._counted(self._memory.write(batch, PARTS, sessions, "-cut"), clock, spark)
-        note = Note(batch.number, batch.digest, clock, (part,), open_windows=part.rows)
+        columns = {**before.columns_of, **{source: frame.schema for source, frame in sources.items()}}
+        note = Note(batch.number, batch.digest, clock, (part,), columns_of=columns, open_windows=part.rows)
         self._memory.keep(note)
         sessions = self._memory.rows(spark, part)
         finished = self._answered(sessions.where(self._comes_out(clock)), made) if counts["out"] else None
@@ -148,6 +153,20 @@ class SessionSteps:
         """The rows that came too late for any session, and those whose event time is none."""
         rows = timed(sources, self._window.event_time_column, batch, by_arrival=self._by_arrival)
         return rows.where(F.col(UNREADABLE) | self._is_late(self._memory.before(batch).clock.mark_us))
+
+    def without_rows(self, note: Note, spark: SparkSession) -> Mapping[str, DataFrame]:
+        """What a batch gives in which no source had a row."""
+        return empty_sources(note, spark)
+
+    def is_due(self, note: Note, now_ms: int) -> bool:
+        """Whether time alone finishes a session; of the time of arrival, all that are open."""
+        if not self._by_arrival:
+            return moves(note, now_ms, self._watermark)
+        mark = note.clock.after(dict.fromkeys(note.clock.marks, now_ms * 1000), now_ms, self._watermark).mark_us
+        last = max((part.high for part in note.of(PARTS) if part.high is not None), default=None)
+        passed = note.clock.mark_us
+        is_open = last is not None and (passed is None or last + self._gap >= passed)
+        return is_open and last is not None and mark is not None and last + self._gap < mark
 
     def oldest(self, note: Note) -> int | None:
         """The first event of the oldest session to which rows may still come."""

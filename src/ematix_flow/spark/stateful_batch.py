@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Observation, functions as F
+from pyspark.sql import DataFrame, Observation, SparkSession, functions as F
 
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.streams import StreamBatch, TakesBatches
@@ -66,11 +66,19 @@ class StatefulWork(BatchWork):
         declared = self._spec.window or self._spec.join
         assert declared is not None
         self._late_data = self._counters.late_policy = declared.late_data
+        self._note: Note | None = None
+        by_arrival = self._spec.window is not None and self._spec.window.time_mode == "processing"
+        self.can_be_due = by_arrival or len(self._sources) > 1  # a source alone is waited for, however long
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether time alone lets something come out that is remembered: a source is no longer waited for."""
+        self._note = self._note or self._memory.newest()
+        return self._note is not None and self._steps.is_due(self._note, now_ms)
 
     def _apply(self, messages: DataFrame, batch: StreamBatch, pending: Sequence[TakesBatches]) -> None:
         self._each(messages, lambda codec, part: codec.prepare(part))
         if not self._known():
-            return self._told(self._memory.carried(batch))
+            return self._pass_time(messages.sparkSession, batch, pending)
         is_learned = False
         for _ in range(WIDENINGS):
             try:
@@ -83,6 +91,14 @@ class StatefulWork(BatchWork):
                     raise self._bad(again.facts.bad) from None
                 is_learned = True
         raise self._restless()
+
+    def _pass_time(self, spark: SparkSession, batch: StreamBatch, pending: Sequence[TakesBatches]) -> None:
+        """Take a batch without any row: time has gone on all the same."""
+        rows = self._steps.without_rows(self._memory.before(batch), spark)
+        if not rows:
+            return self._told(self._memory.carried(batch))
+        with explained():
+            self._finish(self._steps.step(rows, batch), rows, batch, pending)
 
     def _step(
         self, messages: DataFrame, batch: StreamBatch, pending: Sequence[TakesBatches], *, is_learned: bool
@@ -213,6 +229,7 @@ class StatefulWork(BatchWork):
 
     def _told(self, note: Note) -> None:
         """What is remembered now, for whoever watches."""
+        self._note = note
         rows = sum(part.rows for part in note.parts)
         self._counters.remembers(
             rows=rows,

@@ -31,6 +31,7 @@ from ematix_flow.contracts.streams import (
 from ematix_flow.errors import EngineFailed, UdfFailed
 from ematix_flow.spark.checkpoint_files import query_settings
 from ematix_flow.spark.checkpoints import CheckpointFolder, Generation
+from ematix_flow.spark.stream_ticks import Ticks, are_kept
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ class StreamRun:
         before_batch: Told of a batch before anything is done with it.
         held: The last batch that every target has from before.
         on_gap: Told of messages that a source has no longer, where the stream goes on without them.
+        is_due: Whether a batch would come to something at a moment (in milliseconds since 1970) without any message;
+            None when it never would.
     """
 
     def __init__(
@@ -81,8 +84,13 @@ class StreamRun:
         before_batch: Callable[[StreamBatch], None] = lambda batch: None,
         held: StreamBatch | None = None,
         on_gap: Callable[[str, Gap], None] = lambda query, gap: None,
+        is_due: Callable[[int], bool] | None = None,
     ) -> None:
         self._on_gap = on_gap
+        self._is_due = is_due or (lambda now_ms: False)
+        has_ticks = is_due is not None and are_kept(folder, generation, len(sources))
+        self._ticks = Ticks(folder, generation) if has_ticks else None
+        self._has_ticked = False
         self._spark, self._name, self._sources = spark, name, sources
         self._folder, self._generation, self._on_batch = folder, generation, on_batch
         self._idle_pause_ms, self._once, self._before_batch = idle_pause_ms, once, before_batch
@@ -101,6 +109,8 @@ class StreamRun:
         self._spark.conf.set("spark.sql.streaming.pollingDelay", f"{max(self._idle_pause_ms, 1)}ms")
         frames = [self._frame(source) for source in self._sources]
         messages = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+        if self._ticks is not None:
+            messages = self._ticks.beside(messages, self._spark)
         writer = (
             messages.writeStream.queryName(self._name)
             .foreachBatch(self._batch)
@@ -150,7 +160,7 @@ class StreamRun:
                     exc.message = f"Batch {number}: {exc.message}"
                 self.failure = exc
                 raise
-            self.last_batch = batch
+            self.last_batch, self._has_ticked = batch, False
 
     def batch(self, number: int) -> StreamBatch:
         """The name of a batch, from the positions that Spark wrote down before it began."""
@@ -173,7 +183,7 @@ class StreamRun:
         lines = self._folder.offsets(self._generation, number)
         return {
             source.query: source.backend.position(line)
-            for source, line in zip(self._sources, lines, strict=True)
+            for source, line in zip(self._sources, lines[: len(self._sources)], strict=True)  # ticks come last
             if line != "-"
         }
 
@@ -202,7 +212,17 @@ class StreamRun:
         if not ended and self._is_drained() and self._once:
             self.stop()
             return True
+        if not ended and not self._once:
+            self._tick()
         return bool(ended)
+
+    def _tick(self) -> None:
+        """Have a batch without messages planned, when it would come to something; once after each batch."""
+        if self._ticks is None or self._has_ticked or not self.is_waiting():
+            return
+        if self._is_due(round(time.time() * 1000)):
+            self._has_ticked = True
+            self._ticks.tick()
 
     def _is_drained(self) -> bool:
         """Whether sources that receive have nothing left; also raises what stopped one of them."""

@@ -19,7 +19,7 @@ from ematix_flow.errors import InvalidPlan, UnknownColumn, closest
 from ematix_flow.spark.accumulators import MICROS
 from ematix_flow.spark.expressions import column_of
 from ematix_flow.spark.stream_memory import MOST_PARTS, Note, Part, StreamMemory
-from ematix_flow.spark.stream_steps import UNREADABLE, Stepped, timed
+from ematix_flow.spark.stream_steps import UNREADABLE, Stepped, moves, timed
 
 ROW = ("__batch", "__id")
 """Which row of its side, for as long as it is remembered."""
@@ -120,6 +120,19 @@ class JoinSteps:
             if side.source in sources
         ]
         return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+    def without_rows(self, note: Note, spark: SparkSession) -> Mapping[str, DataFrame]:
+        """What a batch gives in which neither side had a row."""
+        columns = {side.source: self._names(note, side) for side in self._sides}
+        return {
+            source: spark.createDataFrame([], t.StructType([t.StructField(name, kind) for name, kind in names.items()]))
+            for source, names in columns.items()
+            if names
+        }
+
+    def is_due(self, note: Note, now_ms: int) -> bool:
+        """Whether time alone lets rows come out that wait for a match."""
+        return moves(note, now_ms, self._watermark)
 
     def oldest(self, note: Note) -> int | None:
         """The oldest event time that something may still match; rows before it are only not yet removed."""

@@ -70,7 +70,7 @@ class Note:
 
     Attributes:
         alone_us: For joins, up to which event time rows without a match have come out.
-        columns_of: For joins, the columns that each side had last; its rows may all be forgotten.
+        columns_of: The columns that each source, or each side of a join, had last; its rows may all be forgotten.
         open_windows: How many windows or sessions may still get rows; None for joins.
     """
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, Protocol
 
-from pyspark.sql import Column, DataFrame, Window as Over, functions as F, types as t
+from pyspark.sql import Column, DataFrame, SparkSession, Window as Over, functions as F, types as t
 
 from ematix_flow.contracts.streams import StreamBatch
+from ematix_flow.declare.stream import Watermark
 from ematix_flow.errors import UnknownColumn, closest
 from ematix_flow.spark.accumulators import ARRIVAL, MICROS
 from ematix_flow.spark.event_times import event_micros
@@ -55,6 +56,14 @@ class Steps(Protocol):
         """The rows that a step counted as late or unreadable, with `UNREADABLE` to tell one from the other."""
         ...
 
+    def without_rows(self, note: Note, spark: SparkSession) -> Mapping[str, DataFrame]:
+        """What a batch gives in which no source had a row; nothing before there ever was one."""
+        ...
+
+    def is_due(self, note: Note, now_ms: int) -> bool:
+        """Whether a batch without rows, planned at this moment, would let something come out."""
+        ...
+
     def oldest(self, note: Note) -> int | None:
         """The oldest moment of which something is remembered that may still count, in microseconds since 1970."""
         ...
@@ -87,6 +96,21 @@ def timed(sources: Mapping[str, DataFrame], column: str, batch: StreamBatch, *, 
         frame = frame.withColumn(MICROS, event_micros(column, rows.schema[column].dataType))
         frames.append(frame.withColumn(UNREADABLE, F.col(MICROS).isNull() & column_of(column).isNotNull()))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+
+def moves(note: Note, now_ms: int, allowed: Watermark | None) -> bool:
+    """Whether event time goes on at a moment although nothing comes, and something is remembered that waits for it."""
+    return bool(note.parts) and note.clock.after({}, now_ms, allowed).mark_us != note.clock.mark_us
+
+
+def empty_sources(note: Note, spark: SparkSession) -> dict[str, DataFrame]:
+    """Sources that had rows before, now without one."""
+    return {source: spark.createDataFrame([], columns) for source, columns in note.columns_of.items()}
+
+
+def by_planning(sources: Sequence[str], batch: StreamBatch) -> dict[str, int]:
+    """How far each source is when the time of arrival is the event time: also one of which nothing came."""
+    return dict.fromkeys(sources, batch.planned_ms * 1000)
 
 
 def arrivals(rows: DataFrame, batch: StreamBatch) -> DataFrame:

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.stream import Watermark, Window
 from ematix_flow.errors import StateTooLarge
-from ematix_flow.plan.window_spans import first_after, spans_of, starts_after
+from ematix_flow.plan.window_spans import Span, first_after, spans_of, starts_after
 from ematix_flow.spark.accumulators import MICROS, Accumulator, accumulators
 from ematix_flow.spark.event_times import as_timestamp
 from ematix_flow.spark.stream_memory import MOST_PARTS, Note, Part, StreamMemory
@@ -26,10 +26,13 @@ from ematix_flow.spark.stream_steps import (
     UNREADABLE,
     Stepped,
     arrivals,
+    by_planning,
+    empty_sources,
     first_groups,
     group_columns,
     latest_by_source,
     latest_of,
+    moves,
     timed,
 )
 
@@ -61,12 +64,18 @@ class WindowSteps:
         written = self._memory.write(batch, PARTS, self._added(rows, batch, before.clock.mark_us, made, list(sources)))
         added, found = self._facts(written, list(sources), made, rows.sparkSession)
         added, dropped = self._held_to_size(before.of(PARTS), added, batch, made, rows.sparkSession)
-        clock = before.clock.after(latest_of(found, list(sources)), batch.planned_ms, self._watermark)
+        seen = by_planning(list(sources), batch) if self._by_arrival else latest_of(found, list(sources))
+        clock = before.clock.after(seen, batch.planned_ms, self._watermark)
         parts = [part for part in (*before.of(PARTS), added) if self._lives(part, clock.mark_us)]
         if len(parts) > MOST_PARTS or self._could_be_too_large(parts):
             parts = [self._together(parts, batch, clock.mark_us, made, rows.sparkSession)]
         note = Note(
-            batch.number, batch.digest, clock, tuple(parts), open_windows=self._open_windows(parts, clock.mark_us)
+            batch.number,
+            batch.digest,
+            clock,
+            tuple(parts),
+            columns_of={**before.columns_of, **{source: frame.schema for source, frame in sources.items()}},
+            open_windows=self._open_windows(parts, clock.mark_us),
         )
         self._memory.keep(note)
         finished, windows = self._finished(before, added, clock.mark_us, made, rows.sparkSession)
@@ -85,8 +94,28 @@ class WindowSteps:
         return rows.where(F.col(UNREADABLE) | self._is_late(self._memory.before(batch).clock.mark_us))
 
     def _timed(self, sources: Mapping[str, DataFrame], batch: StreamBatch) -> DataFrame:
-        by_arrival = self._window.time_mode == "processing"
-        return timed(sources, self._window.event_time_column, batch, by_arrival=by_arrival)
+        return timed(sources, self._window.event_time_column, batch, by_arrival=self._by_arrival)
+
+    def without_rows(self, note: Note, spark: SparkSession) -> Mapping[str, DataFrame]:
+        """What a batch gives in which no source had a row."""
+        return empty_sources(note, spark)
+
+    def is_due(self, note: Note, now_ms: int) -> bool:
+        """Whether time alone finishes a window."""
+        if not self._by_arrival:
+            return moves(note, now_ms, self._watermark)
+        mark = note.clock.after(dict.fromkeys(note.clock.marks, now_ms * 1000), now_ms, self._watermark).mark_us
+        spans = [span for part in note.of(PARTS) for span in part.spans]
+        return self._past_between(spans, note.clock.mark_us, mark) > 0
+
+    def _past_between(self, spans: Sequence[Span], passed: int | None, mark: int | None) -> int:
+        """How many windows end when event time goes on from one mark to another."""
+        first, last = (None if one is None else one - self._length for one in (passed, mark))
+        return 0 if last is None else starts_after(spans, self._hop, first) - starts_after(spans, self._hop, last)
+
+    @property
+    def _by_arrival(self) -> bool:
+        return self._window.time_mode == "processing"
 
     def oldest(self, note: Note) -> int | None:
         """Where the first window begins to which rows may still come."""
@@ -204,9 +233,7 @@ class WindowSteps:
             *[F.col(key).alias(name) for key, name in zip(self._keys, self._window.group_by, strict=True)],
             *[one.answer.alias(one.alias) for one in made],
         )
-        spans = [span for part in parts for span in part.spans]
-        first, last = (None if one is None else one - self._length for one in (passed, mark))
-        newly = starts_after(spans, self._hop, first) - starts_after(spans, self._hop, last)
+        newly = self._past_between([span for part in parts for span in part.spans], passed, mark)
         return rows, newly + len(changed)
 
     def _changed(self, added: Part, passed: int, spark: SparkSession) -> list[int]:
