@@ -51,7 +51,7 @@ def defaults(cls: type) -> dict[str, Any]:
 def test_fields_and_defaults_are_the_documented_ones() -> None:
     none = dataclasses.MISSING
     assert defaults(Source) == {"connection": none, "query": none}
-    assert list(defaults(Aggregation)) == ["agg", "as_", "column", "mode", "max_distinct_values_per_group"]
+    assert list(defaults(Aggregation)) == ["agg", "as_", "column", "mode", "max_distinct_values_per_group", "columns"]
     assert defaults(Window) == {
         "kind": none,
         "aggregations": none,

@@ -64,27 +64,30 @@ class Source:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """One output column of a window: `Aggregation(agg="sum", column="amount", as_="total")`."""
+    """One output column of a window: `Aggregation(agg="sum", column="amount", as_="total")`.
 
-    agg: Agg
+    With `columns`, `agg` names an aggregate of the stream's `aggregate_udfs`, which takes these.
+    """
+
+    agg: Agg | str
     as_: str
     column: str | None = None
     mode: DistinctMode | None = None
     max_distinct_values_per_group: int | None = None
+    columns: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns is not None:
+            _freeze(self, "columns")
 
     def check(self) -> None:
         """Refuse an unknown function, a missing column, and options of `count_distinct` on another function."""
         what = f"Aggregation '{self.as_}'"
         check_text("Aggregation: as_", self.as_)
-        check_one_of(f"{what}: agg", self.agg, get_args(Agg))
-        if self.agg == "count":
-            if self.column is not None:
-                raise InvalidDeclaration(
-                    f"{what}: agg='count' counts rows and takes no column.",
-                    fix="use agg='count_col' to count the values of a column",
-                )
+        if self.columns is not None:
+            self._check_own(what)
         else:
-            check_text(f"{what}: column", self.column)
+            self._check_known(what)
         if self.agg != "count_distinct":
             for option in ("mode", "max_distinct_values_per_group"):
                 if getattr(self, option) is not None:
@@ -94,6 +97,26 @@ class Aggregation:
         check_whole(f"{what}: max_distinct_values_per_group", self.max_distinct_values_per_group, least=1)
         if self.max_distinct_values_per_group is not None and self.mode != "exact":
             raise InvalidDeclaration(f"{what}: max_distinct_values_per_group needs mode='exact'.")
+
+    def _check_known(self, what: str) -> None:
+        check_one_of(f"{what}: agg", self.agg, get_args(Agg))
+        if self.agg != "count":
+            check_text(f"{what}: column", self.column)
+        elif self.column is not None:
+            raise InvalidDeclaration(
+                f"{what}: agg='count' counts rows and takes no column.",
+                fix="use agg='count_col' to count the values of a column",
+            )
+
+    def _check_own(self, what: str) -> None:
+        """An aggregate of the user's own; whether there is one of that name is known when the stream starts."""
+        check_text(f"{what}: agg", self.agg)
+        if self.agg in get_args(Agg):
+            raise InvalidDeclaration(f"{what}: agg='{self.agg}' takes column=, not columns=.")
+        if self.column is not None or not self.columns:
+            raise InvalidDeclaration(f"{what}: columns= names at least one column, and column= none.")
+        for name in self.columns:
+            check_text(f"{what}: columns", name)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,10 @@ def shape_of(spec: StreamSpec) -> str:
 def _window_shape(window: Window) -> str:
     """What of a window decides how its parts look; how long it waits, and what the columns are called, may change."""
     lengths = [f"{n}={v}" for n in ("duration_ms", "hop_ms", "gap_ms") if (v := getattr(window, n))]
-    made = [f"{one.agg}({one.column or ''}{', exact' if one.mode == 'exact' else ''})" for one in window.aggregations]
+    made = [
+        f"{one.agg}({', '.join(one.columns or ()) or one.column or ''}{', exact' if one.mode == 'exact' else ''})"
+        for one in window.aggregations
+    ]
     groups = f" by {', '.join(window.group_by)}" if window.group_by else ""
     return f"{window.kind} window {' '.join(lengths)}{groups}: {', '.join(made)}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, functions as F, types as t
 
@@ -15,6 +16,10 @@ from ematix_flow.contracts.refusals import refusal
 from ematix_flow.declare.stream import Aggregation
 from ematix_flow.errors import IncompatibleSchema, UnknownColumn, closest
 from ematix_flow.spark.expressions import column_of
+
+if TYPE_CHECKING:
+    from ematix_flow.spark.function_workers import Share
+    from ematix_flow.spark.window_functions import OwnAggregates
 
 MICROS = "__us"
 """The event time of a row, in microseconds since 1970."""
@@ -43,20 +48,28 @@ class Accumulator:
     answer: Column
     alias: str
     fullness: Column | None = None
+    share: Share | None = None
 
 
-def accumulators(aggregations: Sequence[Aggregation], schema: t.StructType) -> list[Accumulator]:
+def accumulators(
+    aggregations: Sequence[Aggregation], schema: t.StructType, own: OwnAggregates | None = None
+) -> list[Accumulator]:
     """The aggregates of a window over rows of this schema.
+
+    Args:
+        own: Aggregates of the user's own; rows that they take have gone through `with_states` before.
 
     Raises:
         UnknownColumn: an aggregate names a column that the rows do not have.
         IncompatibleSchema: a column's type has no such aggregate.
     """
-    return [_accumulator(number, aggregation, schema) for number, aggregation in enumerate(aggregations)]
+    return [_accumulator(number, aggregation, schema, own or {}) for number, aggregation in enumerate(aggregations)]
 
 
-def _accumulator(number: int, wanted: Aggregation, schema: t.StructType) -> Accumulator:
+def _accumulator(number: int, wanted: Aggregation, schema: t.StructType, own: OwnAggregates) -> Accumulator:
     names = [f"__a{number}"]
+    if wanted.columns is not None:
+        return _own(names[0], wanted, schema, own)
     if wanted.agg == "count":
         return _simple(names, wanted, F.count(F.lit(1)), F.sum)
     kind = _kind(wanted, schema)
@@ -109,6 +122,17 @@ def _decimal_sum(name: str, wanted: Aggregation, column: Column, kind: t.Decimal
     answer = t.DecimalType(min(kind.precision + 10, 38), kind.scale)
     part = F.col(name)
     return Accumulator((name,), (F.sum(column.cast(widest)),), (F.sum(part),), part.cast(answer), wanted.as_)
+
+
+def _own(name: str, wanted: Aggregation, schema: t.StructType, own: OwnAggregates) -> Accumulator:
+    from ematix_flow.spark.window_functions import answered, folded, handle_of, share_of
+
+    handle = handle_of(wanted, own)
+    share = share_of(name, wanted, handle, schema)
+    part = F.col(name)
+    first = folded(handle, F.col(share.state), are_new=True)
+    again = folded(handle, part, are_new=False)
+    return Accumulator((name,), (first,), (again,), answered(handle, part), wanted.as_, share=share)
 
 
 def _placed(name: str, wanted: Aggregation, column: Column) -> Accumulator:

@@ -7,6 +7,7 @@ Arrow. Types that Spark does not have, the unsigned ones, travel in the next wid
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -80,17 +81,56 @@ def merging_function(handle: PythonAggregateUdfHandle) -> Callable[..., pd.Serie
     def call(states: pd.Series) -> pd.Series:
         results = []
         for packed in states:
-            group = handle.accumulator()
-            parts = [pickle.loads(state) for state in packed]  # written by the task before
-            if parts:
-                columns = zip(*parts, strict=True)
-                types = [arrow_of(type_name) for type_name in handle.state]
-                group.merge_batch(*(pa.array(column, type) for column, type in zip(columns, types, strict=True)))
+            group = _merged(handle, [pickle.loads(state) for state in packed])  # written by the task before
             results.append(group.evaluate())
         whole = pa.concat_arrays(results) if results else pa.array([], arrow_of(handle.returns))
         return _as_series(whole.cast(carrier_of(handle.returns)))
 
     return call
+
+
+def folding_function(handle: PythonAggregateUdfHandle, *, are_new: bool) -> Callable[..., pd.Series]:
+    """Lists of states, one per group, to one state each, as text that may be kept.
+
+    Args:
+        are_new: Whether the states were made by the tasks before, and not read from what is kept.
+    """
+
+    def call(states: pd.Series) -> pd.Series:
+        known = [[pickle.loads(one) if are_new else _read(one) for one in packed] for packed in states]
+        return pd.Series([_written(_merged(handle, parts)) for parts in known], dtype=object)
+
+    return call
+
+
+def answering_function(handle: PythonAggregateUdfHandle) -> Callable[..., pd.Series]:
+    """Kept states to results."""
+
+    def call(states: pd.Series) -> pd.Series:
+        results = [_merged(handle, [] if state is None else [_read(state)]).evaluate() for state in states]
+        whole = pa.concat_arrays(results) if results else pa.array([], arrow_of(handle.returns))
+        return _as_series(whole.cast(carrier_of(handle.returns)))
+
+    return call
+
+
+def _merged(handle: PythonAggregateUdfHandle, parts: Sequence[tuple[Any, ...]]) -> Accumulator:
+    group = handle.accumulator()
+    if parts:
+        types = [arrow_of(type_name) for type_name in handle.state]
+        columns = zip(*parts, strict=True)
+        group.merge_batch(*(pa.array(column, type) for column, type in zip(columns, types, strict=True)))
+    return group
+
+
+def _written(accumulator: Accumulator) -> str:
+    """A state as text; Python writes numbers so that the same ones are read again."""
+    values = [part[0].as_py() for part in accumulator.state()]
+    return json.dumps([{"bytes": value.hex()} if isinstance(value, bytes) else value for value in values])
+
+
+def _read(text: str) -> tuple[Any, ...]:
+    return tuple(bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value for value in json.loads(text))
 
 
 def _declared(handle: Any, carried: pa.Array, type_name: str) -> pa.Array:

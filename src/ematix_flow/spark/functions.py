@@ -207,7 +207,7 @@ class SqlFunctions:
         from sqlglot import exp
 
         declared = handle.args[number]
-        if not _fits(argument.meta.get("gives"), given, declared):
+        if not fits(argument.meta.get("gives"), given, declared):
             raise InvalidPlan(
                 f"{_what(handle)} declares {declared} for argument {number + 1} and is given {given.simpleString()}.",
                 where=str(handle.where),
@@ -230,16 +230,8 @@ class SqlFunctions:
     @contextmanager
     def _traveling(self) -> Iterator[None]:
         """Modules of the user's functions go to the workers with them, where nobody could import them."""
-        names = {getattr(_decorated(handle), "__module__", None) for handle in self._handles.values()}
-        modules = [sys.modules[name] for name in names if name in sys.modules and name != "__main__"]
-        modules = [module for module in modules if not _is_installed(module)]
-        for module in modules:
-            register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-        try:
+        with traveling(list(self._handles.values())):
             yield
-        finally:
-            for module in modules:
-                unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 class Asked:
@@ -358,7 +350,7 @@ def _arguments(call: exp.Expr) -> list[exp.Expr]:
     return list(given[0].expressions) if len(given) == 1 and isinstance(given[0], exp.Distinct) else list(given)
 
 
-def _fits(gives: str | None, given: t.DataType, declared: str) -> bool:
+def fits(gives: str | None, given: t.DataType, declared: str) -> bool:
     """Whether any value of a type of Spark's has a place in a declared one; `gives` is known of our own functions."""
     if isinstance(given, t.NullType):
         return True
@@ -393,6 +385,21 @@ def _is_random(argument: exp.Expr) -> bool:
         isinstance(node, exp.Rand | exp.Randn) or (isinstance(node, exp.Func) and node.name.lower() in _RANDOM)
         for node in argument.walk()
     )
+
+
+@contextmanager
+def traveling(handles: Sequence[Handle]) -> Iterator[None]:
+    """While functions are handed to Spark: their modules go to the workers with them."""
+    names = {getattr(_decorated(handle), "__module__", None) for handle in handles}
+    modules = [sys.modules[name] for name in names if name in sys.modules and name != "__main__"]
+    modules = [module for module in modules if not _is_installed(module)]
+    for module in modules:
+        register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for module in modules:
+            unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _is_installed(module: ModuleType) -> bool:

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window as Over, functio
 
 from ematix_flow.contracts.streams import RETRACTED, StreamBatch
 from ematix_flow.declare.stream import Watermark, Window
+from ematix_flow.declare.udf import PythonAggregateUdfHandle
 from ematix_flow.errors import StateTooLarge
 from ematix_flow.plan.event_time import EventClock
 from ematix_flow.spark.accumulators import MICROS, Accumulator, accumulators
@@ -34,6 +35,7 @@ from ematix_flow.spark.stream_steps import (
     latest_by_source,
     latest_of,
     moves,
+    stated,
     timed,
 )
 
@@ -53,7 +55,14 @@ _SESSION, _LEFT_OUT, _ROWS = "__session", "__left_out", "__rows"
 class SessionSteps:
     """The sessions of one stream, batch after batch."""
 
-    def __init__(self, window: Window, watermark: Watermark | None, memory: StreamMemory) -> None:
+    def __init__(
+        self,
+        window: Window,
+        watermark: Watermark | None,
+        memory: StreamMemory,
+        own: Sequence[PythonAggregateUdfHandle] = (),
+    ) -> None:
+        self._own = {handle.name.lower(): handle for handle in own}
         assert window.gap_ms is not None and window.max_session_duration_ms is not None
         self._window, self._watermark, self._memory = window, watermark, memory
         self._gap, self._longest = window.gap_ms * 1000, window.max_session_duration_ms * 1000
@@ -64,7 +73,7 @@ class SessionSteps:
         """Take the rows of a batch, by source, and give the sessions that it has finished or changed."""
         before = self._memory.before(batch)
         rows = self._placed(sources, batch, before.clock.mark_us)
-        spark, made = rows.sparkSession, accumulators(self._window.aggregations, rows.schema)
+        spark, made = rows.sparkSession, accumulators(self._window.aggregations, rows.schema, self._own)
         pieces = self._memory.write(batch, "pieces", self._pieces(rows, made, list(sources)))
         latest = [f"__latest{number}" for number in range(len(sources))]
         numbers = [F.count(START).alias("pieces"), *[F.sum(f"__{name}").alias(name) for name in ("late", "unreadable")]]
@@ -198,7 +207,9 @@ class SessionSteps:
         far = F.col(MICROS) - F.lag(MICROS).over(in_order) > self._gap
         numbered = rows.withColumn("__far", F.when(F.col(_LEFT_OUT), 0).otherwise(far.cast("int")))
         numbered = numbered.withColumn(_SESSION, F.sum(F.coalesce("__far", F.lit(0))).over(in_order))
-        return numbered.groupBy(_LEFT_OUT, *self._keys, _SESSION).agg(
+        groups = (_LEFT_OUT, *self._keys, _SESSION)
+        numbered = stated(numbered, groups, made, self._window.aggregations, ~F.col(_LEFT_OUT))
+        return numbered.groupBy(*groups).agg(
             F.min(F.when(~F.col(_LEFT_OUT), F.col(MICROS))).alias(START),
             F.max(F.when(~F.col(_LEFT_OUT), F.col(MICROS))).alias(LAST),
             F.count(F.when(F.col("__is_late"), True)).alias("__late"),
@@ -257,6 +268,7 @@ class SessionSteps:
         long_keys = sessions.where(is_long).select(*self._keys).distinct()
         single = rows.where(~F.col(_LEFT_OUT)).withColumns({START: F.col(MICROS), LAST: F.col(MICROS)})
         # Rows of one key at one moment can never be in two sessions.
+        single = stated(single, (*self._keys, START, LAST), made, self._window.aggregations, F.lit(True))
         points = single.groupBy(*self._keys, START, LAST).agg(
             *[first.alias(name) for one in made for name, first in zip(one.names, one.first, strict=True)]
         )

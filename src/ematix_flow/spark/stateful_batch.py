@@ -40,8 +40,8 @@ def steps_of(spec: StreamSpec, memory: StreamMemory) -> Steps:
         return JoinSteps(spec.join, spec.watermark, memory)
     assert spec.window is not None
     if spec.window.kind == "session":
-        return SessionSteps(spec.window, spec.watermark, memory)
-    return WindowSteps(spec.window, spec.watermark, memory)
+        return SessionSteps(spec.window, spec.watermark, memory, spec.aggregate_udfs)
+    return WindowSteps(spec.window, spec.watermark, memory, spec.aggregate_udfs)
 
 
 def held_keys(spec: StreamSpec, memory: StreamMemory, note: Note) -> dict[str, int]:

@@ -10,9 +10,9 @@ from typing import Literal, Protocol
 from pyspark.sql import Column, DataFrame, SparkSession, Window as Over, functions as F, types as t
 
 from ematix_flow.contracts.streams import StreamBatch
-from ematix_flow.declare.stream import Watermark
+from ematix_flow.declare.stream import Aggregation, Watermark
 from ematix_flow.errors import UnknownColumn, closest
-from ematix_flow.spark.accumulators import ARRIVAL, MICROS
+from ematix_flow.spark.accumulators import ARRIVAL, MICROS, Accumulator
 from ematix_flow.spark.event_times import event_micros
 from ematix_flow.spark.expressions import column_of
 from ematix_flow.spark.stream_memory import Note
@@ -130,6 +130,26 @@ def arrivals(rows: DataFrame, batch: StreamBatch) -> DataFrame:
             part.cast("bigint").alias("part"),
         ),
     )
+
+
+def stated(
+    rows: DataFrame,
+    keys: Sequence[str],
+    made: Sequence[Accumulator],
+    aggregations: Sequence[Aggregation],
+    counts: Column,
+) -> DataFrame:
+    """Rows before they are grouped; aggregates of the user's own have made states of them, as far as a task goes.
+
+    Args:
+        counts: Whether a row belongs to its group, or is only counted there.
+    """
+    shares = [one.share for one in made if one.share is not None]
+    if not shares:
+        return rows
+    from ematix_flow.spark.window_functions import with_states
+
+    return with_states(rows, keys, shares, [one.column for one in aggregations if one.column is not None], counts)
 
 
 def group_columns(rows: DataFrame, names: Sequence[str]) -> list[Column]:

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions as F
 
 from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.stream import Watermark, Window
+from ematix_flow.declare.udf import PythonAggregateUdfHandle
 from ematix_flow.errors import StateTooLarge
 from ematix_flow.plan.window_spans import Span, first_after, spans_of, starts_after
 from ematix_flow.spark.accumulators import MICROS, Accumulator, accumulators
@@ -33,6 +34,7 @@ from ematix_flow.spark.stream_steps import (
     latest_by_source,
     latest_of,
     moves,
+    stated,
     timed,
 )
 
@@ -49,7 +51,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 class WindowSteps:
     """The windows of one stream, batch after batch."""
 
-    def __init__(self, window: Window, watermark: Watermark | None, memory: StreamMemory) -> None:
+    def __init__(
+        self,
+        window: Window,
+        watermark: Watermark | None,
+        memory: StreamMemory,
+        own: Sequence[PythonAggregateUdfHandle] = (),
+    ) -> None:
+        self._own = {handle.name.lower(): handle for handle in own}
         self._window, self._watermark, self._memory = window, watermark, memory
         self._length = window.duration_ms * 1000
         self._hop = (window.hop_ms or window.duration_ms) * 1000
@@ -60,7 +69,7 @@ class WindowSteps:
         """Take the rows of a batch, by source, and give the windows that it has finished or changed."""
         before = self._memory.before(batch)
         rows = self._timed(sources, batch)
-        made = accumulators(self._window.aggregations, rows.schema)
+        made = accumulators(self._window.aggregations, rows.schema, self._own)
         written = self._memory.write(batch, PARTS, self._added(rows, batch, before.clock.mark_us, made, list(sources)))
         added, found = self._facts(written, list(sources), made, rows.sparkSession)
         added, dropped = self._held_to_size(before.of(PARTS), added, batch, made, rows.sparkSession)
@@ -164,8 +173,11 @@ class WindowSteps:
             F.when(belongs, first).alias(name) for one in made for name, first in zip(one.names, one.first, strict=True)
         ]
         groups = group_columns(rows, self._window.group_by)
-        keys = [F.when(belongs, group).alias(key) for key, group in zip(self._keys, groups, strict=True)]
-        return placed.groupBy(START, *keys).agg(*counted, *parts)
+        placed = placed.withColumns(
+            {key: F.when(belongs, group) for key, group in zip(self._keys, groups, strict=True)}
+        )
+        placed = stated(placed, (START, *self._keys), made, self._window.aggregations, belongs)
+        return placed.groupBy(START, *self._keys).agg(*counted, *parts)
 
     def _facts(
         self, part: Part, sources: Sequence[str], made: Sequence[Accumulator], spark: SparkSession
