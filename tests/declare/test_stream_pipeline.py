@@ -32,7 +32,7 @@ from ematix_flow.declare.stream_pipeline import RUN_OPTIONS, STREAM_OPTIONS, Str
 from ematix_flow.declare.stream_spec import StreamSpec, expected_state_bytes
 from ematix_flow.declare.table import ManagedTable
 from ematix_flow.declare.target import Target
-from ematix_flow.declare.udf import udf
+from ematix_flow.declare.udf import udaf, udf
 from ematix_flow.errors import ConfigError, DeclarationError, DuplicateName, InvalidDeclaration, WrongDeclarationType
 
 KAFKA = KafkaConnection(name="kafka_prod", bootstrap_servers="${KAFKA}", group_id="g")
@@ -624,3 +624,21 @@ def test_advice_is_given_for_what_is_probably_not_meant() -> None:
     (said,) = spec(window=hop).advice()
     assert "GiB at max_groups_per_window=1,000,000" in said
     assert spec(window=hop).advice(large_state_bytes=0) == ()
+
+
+def test_an_aggregate_of_a_window_is_among_those_of_the_stream() -> None:
+    @udaf(args=("Int64",), state=("Int64",), returns="Int64", name="most")
+    class Most:
+        def update_batch(self, values: Any) -> None: ...
+        def merge_batch(self, states: Any) -> None: ...
+        def evaluate(self) -> Any: ...
+        def state(self) -> Any: ...
+
+    def window(agg: str, *columns: str) -> Window:
+        return Window("tumbling", [Aggregation(agg, "m", columns=columns)], duration_ms=60_000)
+
+    assert spec(window=window("most", "v"), aggregate_udfs=[Most]).window == window("most", "v")
+    with pytest.raises(InvalidDeclaration, match="there is no aggregate 'mots'"):
+        spec(window=window("mots", "v"), aggregate_udfs=[Most])
+    with pytest.raises(InvalidDeclaration, match="'most' takes 1 column, not 2"):
+        spec(window=window("most", "v", "w"), aggregate_udfs=[Most])

@@ -71,6 +71,14 @@ def test_an_aggregate_of_the_users_own_is_that_of_all_rows(
     assert sorted(found, key=str) == [("x", 1, 9.0), ("x", 4, (20.0 + 90 + 8) / 46), ("y", 1, None)]
 
 
+def test_a_session_that_became_too_long_is_cut_between_rows(spark: SparkSession, tmp_path: Path) -> None:
+    window = Window(aggregations=AGGREGATIONS, **{**SESSION, "max_session_duration_ms": 2_500})
+    taken = SessionSteps(window, None, memory_in(tmp_path), [Vwap])
+    rows = [(1, "x", 2.0, 10), (3, "x", 4.0, 10), (5, "x", 8.0, 1)]
+    (row,) = taken.step(frame(spark, *rows, kinds=KINDS), batch(0)).rows.collect()
+    assert (row["n"], row["price"]) == (2, 3.0)
+
+
 def test_what_does_not_fit_is_refused_before_a_row_moves(spark: SparkSession, tmp_path: Path) -> None:
     def step(*columns: str, agg: str = "vwap", kinds: str = KINDS) -> None:
         window = Window(aggregations=[Aggregation(agg, "p", columns=columns)], **TUMBLING)

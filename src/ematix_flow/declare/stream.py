@@ -23,7 +23,8 @@ from ematix_flow.declare.stream_checks import (
     check_whole,
 )
 from ematix_flow.declare.target import ConnectionRef
-from ematix_flow.errors import InvalidDeclaration, WrongDeclarationType, closest, listed
+from ematix_flow.declare.udf import PythonAggregateUdfHandle
+from ematix_flow.errors import InvalidDeclaration, WrongDeclarationType, closest, counted, listed
 
 WindowKind = Literal["tumbling", "hopping", "session"]
 TimeMode = Literal["event", "processing"]
@@ -117,6 +118,26 @@ class Aggregation:
             raise InvalidDeclaration(f"{what}: columns= names at least one column, and column= none.")
         for name in self.columns:
             check_text(f"{what}: columns", name)
+
+
+def own_aggregate(wanted: Aggregation, handles: Sequence[PythonAggregateUdfHandle]) -> PythonAggregateUdfHandle:
+    """What an aggregation with `columns` names.
+
+    Raises:
+        InvalidDeclaration: there is none of that name, or it takes another number of columns.
+    """
+    named = {handle.name.lower(): handle for handle in handles}  # as in SQL
+    handle = named.get(wanted.agg.lower())
+    if handle is None:
+        raise InvalidDeclaration(
+            f"Aggregation '{wanted.as_}': there is no aggregate '{wanted.agg}'.",
+            fix=closest(wanted.agg, list(named)) or "give what @udaf made: aggregate_udfs=[…]",
+        )
+    columns = wanted.columns or ()
+    if len(columns) != len(handle.args):
+        takes = counted(len(handle.args), "column")
+        raise InvalidDeclaration(f"Aggregation '{wanted.as_}': '{handle.name}' takes {takes}, not {len(columns)}.")
+    return handle
 
 
 @dataclass(frozen=True)

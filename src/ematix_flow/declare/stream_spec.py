@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn, cast, get_args
 
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.registry import SourceLocation
-from ematix_flow.declare.stream import CDC, Join, Lookup, Source, StateStore, Watermark, Window
+from ematix_flow.declare.stream import CDC, Join, Lookup, Source, StateStore, Watermark, Window, own_aggregate
 from ematix_flow.declare.stream_checks import check_one_of, check_text, check_whole
 from ematix_flow.declare.stream_ends import LAKE_KINDS, check_source, check_target_end, fitted_target, is_same_place
 from ematix_flow.declare.target import ConnectionRef, Target
@@ -114,6 +114,9 @@ class StreamSpec:
             self._check_dead_letters()
             self._check_engine()
             check_udfs(self.udfs, self.aggregate_udfs)
+            for aggregation in self.window.aggregations if self.window is not None and self.aggregate_udfs else ():
+                if aggregation.columns is not None:  # without any, a TOML file gets them when it is run
+                    own_aggregate(aggregation, self.aggregate_udfs)
 
     def advice(self, *, large_state_bytes: int = 1 << 30) -> tuple[str, ...]:
         """What is allowed and probably not meant; said once when the stream starts.

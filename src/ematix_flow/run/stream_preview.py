@@ -46,8 +46,8 @@ def described_steps(spec: StreamSpec) -> list[str]:
     if spec.transform_sql is not None:
         steps += [_lookup(name, lookup) for name, lookup in spec.lookups.items()]
         steps += [f"function {one.name}: Python, over Arrow arrays of each batch" for one in spec.udfs]
-        steps += [f"aggregate {one.name}: Python, in parts that are merged" for one in spec.aggregate_udfs]
         steps.append("transform_sql: over each batch, by Spark SQL")
+    steps += [f"aggregate {one.name}: Python, in parts that are merged" for one in spec.aggregate_udfs]
     if spec.window is not None:
         kept = "open sessions" if spec.window.kind == "session" else "one part per batch, window and group"
         steps.append(

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, functions as F, types as t
 
 from ematix_flow.contracts.refusals import refusal
-from ematix_flow.declare.stream import Aggregation
+from ematix_flow.declare.stream import Aggregation, own_aggregate
+from ematix_flow.declare.udf import PythonAggregateUdfHandle
 from ematix_flow.errors import IncompatibleSchema, UnknownColumn, closest
 from ematix_flow.spark.expressions import column_of
 
 if TYPE_CHECKING:
     from ematix_flow.spark.function_workers import Share
-    from ematix_flow.spark.window_functions import OwnAggregates
 
 MICROS = "__us"
 """The event time of a row, in microseconds since 1970."""
@@ -52,7 +52,7 @@ class Accumulator:
 
 
 def accumulators(
-    aggregations: Sequence[Aggregation], schema: t.StructType, own: OwnAggregates | None = None
+    aggregations: Sequence[Aggregation], schema: t.StructType, own: Sequence[PythonAggregateUdfHandle] = ()
 ) -> list[Accumulator]:
     """The aggregates of a window over rows of this schema.
 
@@ -63,10 +63,12 @@ def accumulators(
         UnknownColumn: an aggregate names a column that the rows do not have.
         IncompatibleSchema: a column's type has no such aggregate.
     """
-    return [_accumulator(number, aggregation, schema, own or {}) for number, aggregation in enumerate(aggregations)]
+    return [_accumulator(number, aggregation, schema, own) for number, aggregation in enumerate(aggregations)]
 
 
-def _accumulator(number: int, wanted: Aggregation, schema: t.StructType, own: OwnAggregates) -> Accumulator:
+def _accumulator(
+    number: int, wanted: Aggregation, schema: t.StructType, own: Sequence[PythonAggregateUdfHandle]
+) -> Accumulator:
     names = [f"__a{number}"]
     if wanted.columns is not None:
         return _own(names[0], wanted, schema, own)
@@ -124,10 +126,10 @@ def _decimal_sum(name: str, wanted: Aggregation, column: Column, kind: t.Decimal
     return Accumulator((name,), (F.sum(column.cast(widest)),), (F.sum(part),), part.cast(answer), wanted.as_)
 
 
-def _own(name: str, wanted: Aggregation, schema: t.StructType, own: OwnAggregates) -> Accumulator:
-    from ematix_flow.spark.window_functions import answered, folded, handle_of, share_of
+def _own(name: str, wanted: Aggregation, schema: t.StructType, own: Sequence[PythonAggregateUdfHandle]) -> Accumulator:
+    from ematix_flow.spark.window_functions import answered, folded, share_of
 
-    handle = handle_of(wanted, own)
+    handle = own_aggregate(wanted, own)
     share = share_of(name, wanted, handle, schema)
     part = F.col(name)
     first = folded(handle, F.col(share.state), are_new=True)

@@ -62,7 +62,7 @@ class SessionSteps:
         memory: StreamMemory,
         own: Sequence[PythonAggregateUdfHandle] = (),
     ) -> None:
-        self._own = {handle.name.lower(): handle for handle in own}
+        self._own = own
         assert window.gap_ms is not None and window.max_session_duration_ms is not None
         self._window, self._watermark, self._memory = window, watermark, memory
         self._gap, self._longest = window.gap_ms * 1000, window.max_session_duration_ms * 1000

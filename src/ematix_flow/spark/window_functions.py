@@ -7,7 +7,7 @@ possibly written by an older one, so nothing in it is ever run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, functions as F, types as t
@@ -15,7 +15,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from ematix_flow.declare.stream import Aggregation
 from ematix_flow.declare.udf import PythonAggregateUdfHandle
-from ematix_flow.errors import IncompatibleSchema, InvalidDeclaration, UnknownColumn, closest, counted
+from ematix_flow.errors import IncompatibleSchema, UnknownColumn, closest
 from ematix_flow.spark.expressions import column_of
 from ematix_flow.spark.function_workers import (
     CARRIERS,
@@ -27,31 +27,7 @@ from ematix_flow.spark.function_workers import (
 from ematix_flow.spark.functions import fits, traveling
 from ematix_flow.spark.payloads import MESSAGE, RAW
 
-OwnAggregates = Mapping[str, PythonAggregateUdfHandle]
-"""By their names in small letters."""
-
 _WANTED = "__wanted"
-
-
-def handle_of(wanted: Aggregation, own: OwnAggregates) -> PythonAggregateUdfHandle:
-    """What `agg=` names.
-
-    Raises:
-        InvalidDeclaration: there is none of that name, or it takes another number of columns.
-    """
-    handle = own.get(wanted.agg.lower())
-    if handle is None:
-        raise InvalidDeclaration(
-            f"Aggregation '{wanted.as_}': there is no aggregate '{wanted.agg}'.",
-            fix=closest(wanted.agg, list(own)) or "give what @udaf made: aggregate_udfs=[…]",
-        )
-    columns = wanted.columns or ()
-    if len(columns) != len(handle.args):
-        raise InvalidDeclaration(
-            f"Aggregation '{wanted.as_}': '{handle.name}' takes {counted(len(handle.args), 'column')}, "
-            f"not {len(columns)}."
-        )
-    return handle
 
 
 def share_of(name: str, wanted: Aggregation, handle: PythonAggregateUdfHandle, schema: t.StructType) -> Share:

@@ -58,7 +58,7 @@ class WindowSteps:
         memory: StreamMemory,
         own: Sequence[PythonAggregateUdfHandle] = (),
     ) -> None:
-        self._own = {handle.name.lower(): handle for handle in own}
+        self._own = own
         self._window, self._watermark, self._memory = window, watermark, memory
         self._length = window.duration_ms * 1000
         self._hop = (window.hop_ms or window.duration_ms) * 1000
