@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -12,13 +13,19 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from ematix_flow import ObjectStoreLocalConnection, SQLiteConnection
 from ematix_flow.contracts.streams import StreamBatch
+from ematix_flow.declare.registry import user_location
 from ematix_flow.declare.stream import Aggregation, Window
+from ematix_flow.declare.stream_pipeline import stream_spec
 from ematix_flow.errors import IncompatibleSchema, StateIncompatible, StateTooLarge, UnknownColumn
+from ematix_flow.run.stream_state import StreamState
+from ematix_flow.run.streams import run_stream
 from ematix_flow.spark.batch import explained
 from ematix_flow.spark.session_windows import SessionSteps
 from ematix_flow.spark.stream_memory import _can_grow
 from ematix_flow.spark.windows import WindowSteps
+from tests.stream.test_reopened_sessions import LastCounters
 from tests.stream.test_window_model import memory_in, spark as spark
 
 COUNT = [Aggregation("count", "n")]
@@ -184,3 +191,29 @@ def test_a_memory_that_is_gone_stops_the_stream(spark: SparkSession, tmp_path: P
 )
 def test_what_is_remembered_grows_where_every_value_stays_what_it_is(old: str, new: str, can: bool) -> None:
     assert _can_grow(StructType.fromDDL(f"c {old}")["c"].dataType, StructType.fromDDL(f"c {new}")["c"].dataType) is can
+
+
+def test_rows_of_groups_too_many_are_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = tmp_path / "drop" / "events"
+    place.mkdir(parents=True)
+    rows = [{"at": 1, "k": "a"}, {"at": 2, "k": "b"}, {"at": 2, "k": "b"}, {"at": 20, "k": "a"}]
+    (place / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {
+        "name": "capped",
+        "source": ObjectStoreLocalConnection(name="drop", path=str(tmp_path / "drop"), format="json_lines"),
+        "source_query": "events",
+        "target": SQLiteConnection(name="shop", path=str(tmp_path / "shop.db")),
+        "target_table": ("main", "counts"),
+        "window": Window(
+            aggregations=COUNT, on_state_cap="drop_new_groups", **{**TUMBLING, "max_groups_per_window": 1}
+        ),
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+    spec, watch = stream_spec(given, user_location("test")), LastCounters("capped")
+    run_stream(spec, once=True, watch=watch)
+    assert (watch.last.rows_dropped, watch.last.windows_emitted) == (2, 1)
+    assert "capped: 2 rows of new groups left out, because max_groups_per_window is reached" in caplog.text
+    assert watch.last.held_keys() == {"open_windows": 1, "groups": 1, "keys": 1}
+    assert watch.last.oldest_event_us == 20_000_000
+    memory = StreamState(spec).inspect()["memory"]
+    assert (memory["open_windows"], memory["groups"], memory["keys"]) == (1, 1, 1)
