@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
+from ematix_flow.backends.files_stream import FOR_EVER
 from ematix_flow.spark.checkpoints import CheckpointFolder, Generation
 
 _KEPT = 3
@@ -27,7 +28,9 @@ class Ticks:
     def beside(self, messages: DataFrame, spark: SparkSession) -> DataFrame:
         """The messages, and ticks, which are none."""
         self._place.mkdir(parents=True, exist_ok=True)
-        reader = spark.readStream.schema("value string").option("ignoreMissingFiles", True)
+        # A clock that is set back must not make a tick too old to be seen.
+        options = {"ignoreMissingFiles": "true", "maxFileAge": FOR_EVER}
+        reader = spark.readStream.schema("value string").options(**options)
         nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in messages.schema.fields]
         return messages.unionByName(reader.text(self._place.as_uri()).select(*nothing))
 
