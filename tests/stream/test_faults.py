@@ -6,9 +6,10 @@ Every test counts every row: nothing is lost, and nothing is there twice.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from ematix_flow import run_streaming_pipeline
+from ematix_flow import StateStore, run_streaming_pipeline
+from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.registry import user_location
 from ematix_flow.declare.stream_pipeline import stream_spec
 from ematix_flow.errors import AlreadyRunning, StateIncompatible, UnknownColumn
+from ematix_flow.run.stream_targets import StreamTarget
 from ematix_flow.run.stream_watch import StreamWatch
 from ematix_flow.run.streams import run_stream
 from tests.services.postgres import PostgresServer
@@ -217,8 +220,6 @@ def test_a_half_written_plan_of_a_batch_is_planned_anew(stream: Killable, checkp
 def test_a_checkpoint_put_back_from_an_old_copy_is_refused_and_nothing_is_written(
     stream: Killable, checkpoints: Path, tmp_path: Path
 ) -> None:
-    import shutil
-
     stream.topic.send({"id": n} for n in range(20))
     stream.run()
     shutil.copytree(checkpoints, tmp_path / "copy")
@@ -301,3 +302,49 @@ def test_a_target_that_does_not_answer_gets_everything_when_it_comes(
     with psycopg.connect(pg_url) as db:
         asked = "SELECT column_name FROM information_schema.columns WHERE table_name = 'events'"
         assert db.execute(asked).fetchall() == [("id",)], "hidden columns stay hidden"
+
+
+def test_a_target_that_comes_back_to_a_stream_without_its_checkpoint_gets_nothing_twice(
+    topic: Topic,
+    pg_url: str,
+    postgres_server: PostgresServer,
+    tmp_path: Path,
+    checkpoints: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with weak_line(postgres_server.host, postgres_server.port) as line:
+        stream = Killable(topic, pg_url.replace(f":{postgres_server.port}/", f":{line.port}/"), tmp_path)
+        stream.options |= {"continue_on_target_failure": True}
+        topic.send({"id": n} for n in range(20))
+        stream.run()
+        shutil.rmtree(checkpoints)
+        line.cut()
+        topic.send([{"id": 20}])
+        comes_back = StreamTarget.come_back
+
+        def at_last(target: StreamTarget, waiting: Sequence[StreamBatch]) -> None:
+            line.mend()
+            comes_back(target, waiting)
+
+        monkeypatch.setattr("ematix_flow.run.stream_targets.ASK_AGAIN_S", 0)
+        monkeypatch.setattr(StreamTarget, "come_back", at_last)
+        with pytest.raises(StateIncompatible, match="began anew"):
+            stream.run()
+    assert stream.ids(pg_url) == list(range(20))
+
+
+def test_a_store_in_memory_keeps_what_only_some_targets_have(topic: Topic, pg_url: str, tmp_path: Path) -> None:
+    stream = Killable(topic, pg_url, tmp_path, two_targets=True)
+    stream.options |= {"state_store": StateStore("in_memory")}
+    topic.send({"id": n} for n in range(20))
+    stream.run()
+    with psycopg.connect(pg_url) as db:
+        db.execute("ALTER TABLE public.events RENAME COLUMN id TO other")
+    topic.send({"id": n} for n in range(20, 30))
+    with pytest.raises(UnknownColumn):
+        stream.run()
+    assert stream.lite_ids() == list(range(30))
+    with psycopg.connect(pg_url) as db:
+        db.execute("ALTER TABLE public.events RENAME COLUMN other TO id")
+    stream.run()
+    assert stream.ids() == stream.lite_ids() == list(range(30))

@@ -209,8 +209,8 @@ class DeltaBackend(DeltaStreams):
 
         return DeltaMaintenance(self)
 
-    def is_committed(self, spark: SparkSession, table: TableRef, run_id: str) -> bool:
-        return self._commit_of(table, run_id) is not None
+    def is_committed(self, spark: SparkSession, table: TableRef, run_id: str, *, after: int | None = None) -> bool:
+        return self._commit_of(table, run_id, after) is not None
 
     def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
         commit = self._commit_of(table, run_id)
@@ -218,10 +218,12 @@ class DeltaBackend(DeltaStreams):
         metrics = commit["operationMetrics"]
         return int(metrics["num_added_rows" if self.is_native else "numOutputRows"])
 
-    def _commit_of(self, table: TableRef, run_id: str) -> Mapping[str, Any] | None:
-        """What the log says about a run's commit, newest first; None when there is none."""
+    def _commit_of(self, table: TableRef, run_id: str, after: int | None = None) -> Mapping[str, Any] | None:
+        """What the log says about a run's commit, newest first; None when there is none behind version `after`."""
         mine = _mark(run_id)
         for number in sorted(self._commits(table), reverse=True):
+            if after is not None and number <= after:
+                break
             with self.store.open(f"{self._log(table)}/{number:020d}.json") as file:
                 actions = [json.loads(line) for line in file.read().splitlines() if line.startswith(b'{"commitInfo"')]
             for action in actions:

@@ -171,8 +171,8 @@ class IcebergBackend(IcebergStreams):
         return bool(found) and int(found[0][0].get("total-records", "1")) > 0
 
     def rows_and_partitions(self, spark: SparkSession, table: TableRef) -> tuple[bool, tuple[str, ...]]:
-        columns = spark.catalog.listColumns(self.name_of(table))
-        return self.has_rows(spark, table), tuple(column.name for column in columns if column.isPartition)
+        described = spark.sql(f"DESCRIBE TABLE {self.name_of(table)}").collect()
+        return self.has_rows(spark, table), partition_columns([(row[0], row[1]) for row in described])
 
     def commit(self, spark: SparkSession, table: TableRef, statement: str, commit: Commit) -> None:
         with self._marked(spark, table, commit):
@@ -220,7 +220,7 @@ class IcebergBackend(IcebergStreams):
 
         return IcebergMaintenance(self)
 
-    def is_committed(self, spark: SparkSession, table: TableRef, run_id: str) -> bool:
+    def is_committed(self, spark: SparkSession, table: TableRef, run_id: str, *, after: int | None = None) -> bool:
         return bool(self._snapshots(spark, table, run_id))
 
     def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
@@ -263,3 +263,26 @@ def _listed_by(connection: IcebergConnection) -> _Catalog:
         connection.password or address.password,
         driver,
     )
+
+
+def partition_columns(described: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """The columns that are partitions as they are, out of Spark's description of a table (name and type a line).
+
+    Partitions that are made of a column (`days(at)`) are not among them: nobody writes their values.
+
+    >>> partition_columns([("at", "timestamp"), ("a b", "string"), ("# Partition Information", ""),
+    ...                    ("# col_name", "data_type"), ("`a b`", "string")])
+    ('a b',)
+    >>> partition_columns([("at", "timestamp"), ("city", "string"), ("", ""), ("# Partitioning", ""),
+    ...                    ("Part 0", "city"), ("Part 1", "days(at)")])
+    ('city',)
+    """
+    names = [name for name, _ in described]
+    if "# Partition Information" in names:
+        given = names[names.index("# Partition Information") + 2 :]
+    elif "# Partitioning" in names:
+        given = [what for _, what in described[names.index("# Partitioning") + 1 :]]
+    else:
+        return ()
+    plain = {name if name.isidentifier() else quoted(name): name for name in names}
+    return tuple(plain[name] for name in given if name in plain)

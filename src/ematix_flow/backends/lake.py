@@ -178,8 +178,8 @@ class LakeBackend(FolderBackend):
         """Who looks after the tables."""
 
     @abstractmethod
-    def is_committed(self, spark: SparkSession, table: TableRef, run_id: str) -> bool:
-        """Whether a commit of that run is there."""
+    def is_committed(self, spark: SparkSession, table: TableRef, run_id: str, *, after: int | None = None) -> bool:
+        """Whether a commit of that run is there; one behind a version, where that is known and spares work."""
 
     @abstractmethod
     def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
@@ -413,7 +413,7 @@ class LakeBackend(FolderBackend):
                 self.carry_out(spark, plan, run, work.statement, mark, version)
             except WriteConflict:
                 # A catalog may have lost no more than its answer: the same statement again would double the rows.
-                if not self.is_committed(spark, plan.table, run.run_id):
+                if not self.is_committed(spark, plan.table, run.run_id, after=version):
                     raise
             reached("committed")
             if work.report is None:
@@ -555,9 +555,9 @@ def told(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
     """Settings for one statement; one that stayed behind would make other writes vanish without a word."""
     with _telling:  # several targets may be loaded side by side in one session
         before = {key: spark.conf.get(key, None) for key in conf}
-        for key, value in conf.items():
-            spark.conf.set(key, value)
         try:
+            for key, value in conf.items():
+                spark.conf.set(key, value)
             yield
         finally:
             for key, value_before in before.items():

@@ -30,7 +30,7 @@ from ematix_flow.declare.columns import (
     UUID,
     Numeric,
 )
-from ematix_flow.errors import MissingDriver, StatementFailed, UnfitValue
+from ematix_flow.errors import ConnectionFailed, MissingDriver, StatementFailed, UnfitValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -208,6 +208,10 @@ def copy_batches(
             raise UnfitValue(
                 f"A text{where} holds a NUL character, which PostgreSQL cannot keep.",
                 fix="replace it in the source, or declare the column Bytes",
+            ) from exc
+        if not exc.sqlstate:  # nothing that the server said
+            raise ConnectionFailed(
+                "PostgreSQL broke off while rows were brought to it.", fix="see whether the server is there"
             ) from exc
         raise
     return transaction, seen["rows"], seen["mark"]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.backends.files_stream import FOR_EVER
 from ematix_flow.backends.queue_spool import (
     FILE_ROWS,
     MESSAGE_ID,
@@ -66,9 +65,8 @@ class QueueStreams:
         self._spool = Spool(folder, self.giver(reading.query, self._where_it_was(folder, reading)), reading.query)
         self._spool.open()
         per_batch = max(1, (reading.max_rows or FILE_ROWS) // FILE_ROWS)
-        # A clock that is set back must not make a file of messages too old to be read.
-        options = {"maxFilesPerTrigger": str(per_batch), "maxFileAge": FOR_EVER}
-        return spark.readStream.schema(SPARK_SCHEMA).options(**options).parquet(folder.as_uri()).drop(MESSAGE_ID)
+        frame = spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", per_batch).parquet(folder.as_uri())
+        return frame.drop(MESSAGE_ID)
 
     def _where_it_was(self, folder: Path, reading: StreamReading) -> Any:
         """Behind which position the client goes on, if it has such."""

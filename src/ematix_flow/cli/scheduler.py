@@ -86,6 +86,10 @@ def run(args: Namespace, console: Console) -> int:
         raise InvalidConfig("A run log in memory is not seen by workers.", fix="sqlite:///path or postgresql://…")
     module = WatchedModule(args.module, partial(load, args.module))
     executor = executor_from_url(args.executor)
+    if "${" in written_run_log(chosen) and args.executor.startswith(("k8s://", "lambda://")):
+        console.note(
+            "the run log's URL goes to workers as it is written: what it refers to must be known to each of them"
+        )
     logging.getLogger("ematix_flow.scheduler").setLevel(logging.INFO)
     stop = threading.Event()
     with watching(args, console, store) as telling, stopping(stop, signal.SIGTERM, signal.SIGINT):

@@ -126,7 +126,9 @@ class Heartbeat:
 
 def _interrupt_main_thread() -> bool:
     """As Ctrl-C does, also where it waits for a server; False where Ctrl-C does nothing, or more than that."""
-    if not callable(signal.getsignal(signal.SIGINT)) or not hasattr(signal, "pthread_kill"):
+    handler = signal.getsignal(signal.SIGINT)
+    is_plain = handler is signal.default_int_handler or str(getattr(handler, "__module__", "")).startswith("pyspark.")
+    if not is_plain or not hasattr(signal, "pthread_kill"):
         return False
     ident = threading.main_thread().ident
     if ident is None:

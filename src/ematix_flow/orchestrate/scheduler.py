@@ -145,7 +145,10 @@ class Scheduler:
         """Until the next time something may be due, or until a worker ends: somebody may have waited for it."""
         until = time.monotonic() + self._pause_s()
         while not stop.wait(max(0.0, min(_LOOK_S, until - time.monotonic()))) and time.monotonic() < until:
-            ended = self.executor.reap() if isinstance(self.executor, WatchedExecutor) else ()
+            try:
+                ended = self.executor.reap() if isinstance(self.executor, WatchedExecutor) else ()
+            except Exception:  # the next tick asks again, and says what is wrong
+                return
             self._reports += ended
             if ended:
                 return

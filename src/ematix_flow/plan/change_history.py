@@ -134,7 +134,8 @@ def cut_by_truncates(words: Words) -> str:
 
 def _is_absent(words: Words) -> str:
     """Whether the key of a stored version (alias t) did not land; of those that did, all is worked out already."""
-    return f"NOT EXISTS (SELECT 1 FROM {words.load.landed_sql} AS s WHERE {words.match('t', 's')})"
+    is_landed = f"{words.match('t', 's')} AND {_feed(words).is_row}"
+    return f"NOT EXISTS (SELECT 1 FROM {words.load.landed_sql} AS s WHERE {is_landed})"
 
 
 def _truncates(words: Words) -> str:

@@ -177,7 +177,7 @@ class StreamTarget:
             raise
 
     def come_back(self, waiting: Sequence[StreamBatch]) -> None:
-        """Try once more to open a target that was away; `waiting` is what was kept for it.
+        """Try once more to open a target that was away; `waiting` is what it is to get, oldest first.
 
         Raises:
             FlowError: it is still away.
@@ -188,8 +188,8 @@ class StreamTarget:
         self._tried_at = time.monotonic()
         self.try_to_open()
         self.away = None
-        first = waiting[0] if waiting else None
-        if first is None or self.last is None or self.goes_back:
+        first = waiting[0]
+        if self.last is None or self.goes_back:
             return
         if first.number == 0 and self.last.generation != first.generation:
             raise StateIncompatible(

@@ -100,18 +100,19 @@ def run_stream(
         with needing_spark("A stream runs on Spark"):
             stream = Stream(spec, once=once, max_batches=max_batches, watch=watch)
         around.enter_context(served(watch, spec.metrics_port if metrics_port is None else metrics_port))
-        around.callback(stream.forget)
         stream.recorded_as = pipeline_name or spec.name
         if run_log_url is not None:
             stream.history = open_run_log(run_log_url)
             around.callback(lambda: stream.history.close() if stream.history is not None else None)
-        return keep_running(
+        result = keep_running(
             lambda: stream.run(told),
             restarts or RestartPolicy(),
             told,
             on_restart=watch.restarting,
             when_told=lambda: stream.result(stopped=True),
         )
+        stream.forget()  # not after a failure: a batch may be with some targets only, and the others are to get it
+        return result
 
 
 @contextmanager
@@ -244,14 +245,14 @@ class Stream:
         self.folder.needs = needs  # a checkpoint that is elsewhere is looked at by Spark
         self._refuse_checkpoint_elsewhere(backends)
         held.enter_context(self.folder.held())
-        if self.spec.forgets and self._attempt == 1:
-            self.folder.forget()  # what a process left that was killed
         mirror = self._mirror()
         failure: list[BaseException] = []
         backlogs = {target.label: Backlog(self.folder.behind(target.label)) for target in targets}
         for target in targets:
             self._open(target)
             held.callback(self._close, target, failure)
+        if self.spec.forgets and self._attempt == 1 and self._agree(targets):
+            self.folder.forget()  # what a process left that was killed
         identities = SourceIdentities(self.spec, self.folder, by_query)
         generation = identities.settled(self._generation(targets))
         for target in targets:
@@ -372,6 +373,10 @@ class Stream:
                 raise
             target.away = exc
             log.warning("%s begins without %s: %s", self.spec.name, target.label, exc.message)
+
+    def _agree(self, targets: list[StreamTarget]) -> bool:
+        """Whether all targets are there and hold the same."""
+        return not any(target.is_away or target.last != targets[0].last for target in targets)
 
     def _close(self, target: StreamTarget, failure: list[BaseException]) -> None:
         target.close(failure[0] if failure else None)

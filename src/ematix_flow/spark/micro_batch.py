@@ -89,7 +89,7 @@ class BatchWork:
         self._consumed = 0
         reached("batch-began")
         with explained():
-            self._catch_up(messages.sparkSession)
+            self._catch_up(messages.sparkSession, batch)
             pending = [target for target in self._targets if not self._has(target, batch)]
             if len(pending) == len(self._targets):  # else what was set aside stays so: one of them goes without it
                 self._aside.begin(batch)
@@ -106,14 +106,15 @@ class BatchWork:
         """Whether the batch is the target's already, or waits for it; of one that is away that is found out later."""
         return self._backlogs[target.label].holds(batch) or (not target.is_away and target.holds(batch))
 
-    def _catch_up(self, spark: SparkSession) -> None:
+    def _catch_up(self, spark: SparkSession, batch: StreamBatch) -> None:
         """Give targets that were away what was kept for them, as far as they take it."""
         for target in self._targets:
             backlog = self._backlogs[target.label]
             try:
-                if target.is_away:
-                    target.come_back(backlog.batches())
-                taken = backlog.apply(spark, partial(self._take_late, target))
+                with explained():
+                    if target.is_away:
+                        target.come_back([*backlog.batches(), batch])
+                    taken = backlog.apply(spark, partial(self._take_late, target))
             except FlowError as exc:
                 if not self._spec.continue_on_target_failure or isinstance(exc, StateIncompatible):
                     raise

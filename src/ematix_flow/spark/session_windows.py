@@ -79,7 +79,8 @@ class SessionSteps:
         numbers = [F.count(START).alias("pieces"), *[F.sum(f"__{name}").alias(name) for name in ("late", "unreadable")]]
         counted = self._memory.rows(spark, pieces).agg(*numbers, *[F.max(name).alias(name) for name in latest])
         found = counted.collect()[0].asDict()
-        seen = by_planning(list(sources), batch) if self._by_arrival else latest_of(found, list(sources))
+        everyone = [*before.clock.marks, *sources]
+        seen = by_planning(everyone, batch) if self._by_arrival else latest_of(found, list(sources))
         clock = before.clock.after(seen, batch.planned_ms, self._watermark)
         known = self._known(before, spark)
         fresh = self._memory.rows(spark, pieces).where(F.col(START).isNotNull())

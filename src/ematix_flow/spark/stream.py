@@ -88,7 +88,10 @@ class StreamRun:
     ) -> None:
         self._on_gap = on_gap
         self._is_due = is_due or (lambda now_ms: False)
-        has_ticks = is_due is not None and are_kept(folder, generation, len(sources))
+        kept = are_kept(folder, generation, len(sources))
+        has_ticks = is_due is not None if kept is None else kept
+        if is_due is not None and not has_ticks:
+            log.warning("%s was begun when it needed messages to go on, and still does; a reset changes that", name)
         self._ticks = Ticks(folder, generation) if has_ticks else None
         self._has_ticked = False
         self._spark, self._name, self._sources = spark, name, sources

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
-from ematix_flow.backends.files_stream import FOR_EVER
 from ematix_flow.spark.checkpoints import CheckpointFolder, Generation
 
 _KEPT = 3
 """How many ticks stay; a batch that is done again does not miss those that are gone, since there is nothing in them."""
+_REMEMBERED = "1d"
+"""Spark remembers the names of files for so long, and overlooks those of a clock that was set back further."""
 
 
 class Ticks:
@@ -28,8 +29,7 @@ class Ticks:
     def beside(self, messages: DataFrame, spark: SparkSession) -> DataFrame:
         """The messages, and ticks, which are none."""
         self._place.mkdir(parents=True, exist_ok=True)
-        # A clock that is set back must not make a tick too old to be seen.
-        options = {"ignoreMissingFiles": "true", "maxFileAge": FOR_EVER}
+        options = {"ignoreMissingFiles": "true", "maxFileAge": _REMEMBERED}
         reader = spark.readStream.schema("value string").options(**options)
         nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in messages.schema.fields]
         return messages.unionByName(reader.text(self._place.as_uri()).select(*nothing))
@@ -41,7 +41,7 @@ class Ticks:
             old.unlink(missing_ok=True)
 
 
-def are_kept(folder: CheckpointFolder, generation: Generation, sources: int) -> bool:
-    """Whether a checkpoint has room for ticks: one that was begun without them goes on without them."""
+def are_kept(folder: CheckpointFolder, generation: Generation, sources: int) -> bool | None:
+    """Whether a checkpoint has a place for ticks, with which it must go on or without; None while it has no batch."""
     newest = folder.newest(generation, "offsets")
-    return newest is None or len(folder.offsets(generation, newest)) > sources
+    return None if newest is None else len(folder.offsets(generation, newest)) > sources

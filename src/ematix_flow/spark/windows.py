@@ -73,7 +73,8 @@ class WindowSteps:
         written = self._memory.write(batch, PARTS, self._added(rows, batch, before.clock.mark_us, made, list(sources)))
         added, found = self._facts(written, list(sources), made, rows.sparkSession)
         added, dropped = self._held_to_size(before.of(PARTS), added, batch, made, rows.sparkSession)
-        seen = by_planning(list(sources), batch) if self._by_arrival else latest_of(found, list(sources))
+        everyone = [*before.clock.marks, *sources]
+        seen = by_planning(everyone, batch) if self._by_arrival else latest_of(found, list(sources))
         clock = before.clock.after(seen, batch.planned_ms, self._watermark)
         parts = [part for part in (*before.of(PARTS), added) if self._lives(part, clock.mark_us)]
         if len(parts) > MOST_PARTS or self._could_be_too_large(parts):

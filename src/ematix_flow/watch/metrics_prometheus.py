@@ -211,7 +211,7 @@ class PrometheusMetrics(RunNumbers):
             return self
         try:
             theirs = read_numbers(self._of_workers.read_text(encoding="utf-8"))
-        except FileNotFoundError:  # none has ended yet
+        except (OSError, ValueError, KeyError):  # none has ended yet, or it is not theirs; ours are served all the same
             return self
         with self._lock:
             return self.plus(theirs)

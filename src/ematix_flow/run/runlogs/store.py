@@ -142,8 +142,8 @@ class SqlStore(ABC):
         """Do something in one transaction."""
 
         def whole(db: Db) -> _Answer:
-            db.say(self.words.begin)
             try:
+                db.say(self.words.begin)
                 answer = work(db)
                 db.say("COMMIT")
             except BaseException:
