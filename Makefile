@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Spark needs Java 17 even where another `java` comes first on the path.
 WITH_JAVA = JAVA_HOME="$$(scripts/java_check.sh)" && export JAVA_HOME
-# Two workers: each has a Spark of its own, about 1.5 GB.
-WORKERS ?= 2
+# Three workers, also on two cores: half of the time a test waits for a server. Each has a Spark of its own, about 1.5 GB.
+WORKERS ?= 3
 PYTEST_ARGS ?=
 
 .PHONY: help env demo test prove check format clean

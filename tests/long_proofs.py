@@ -31,7 +31,7 @@ PATTERNS = (
     r"test_lookups\.py::test_rows_are_joined_with_a_table_of_another_system\[(mysql|duckdb|delta)\]",
     r"test_udfs\.py::test_a_list_of_structs_is_gathered_on_every_kind_of_target\[(mysql|delta)\]",
     rf"test_(mysql|sqlite|duckdb)\.py::Test(Mysql|Sqlite|Duckdb)::(?!{_ON_EVERY_SYSTEM})\w+\[.*spark.*\]",
-    r"::Test(Mysql|Files|Duckdb|Sqlite)::test_a_text_that_is_(no_)?json\w*\[\w+-JSONB\]",
+    r"::Test(Mysql|Files|Duckdb|Sqlite)::test_a_text_that_is_(no_)?json\w*\[(source-\w+|\w+-JSONB)\]",
     r"::TestMysql::test_every_source_(delivers|appends)_the_same_values",
     # The native engine has all of Delta's contract in `make test`.
     r"test_(delta|iceberg)\.py::Test(Delta|Iceberg)::\w+\[.*(pushdown|scd1).*\]",
