@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,10 @@ from ematix_flow import (
     Target,
     run_streaming_pipeline,
 )
+from ematix_flow.cli.main import main
+from ematix_flow.declare import registry
 from ematix_flow.errors import BadMessages
+from ematix_flow.testing.registry import isolated_registry
 from tests.services.kafka import KafkaServer
 from tests.stream.conftest import Topic
 
@@ -207,3 +213,39 @@ def test_a_surprise_in_the_first_batch_leaves_no_lake_table(
     assert not DeltaTable.is_deltatable(str(tmp_path / "lake" / "shop" / "events"))
     assert run_streaming_pipeline(**stream(topic, end), transform_on_error="drop")["total_rows"] == 50
     assert end.rows() == [(n, f"n{n}") for n in range(50)]
+
+
+def test_a_stream_looks_after_its_lake_table_between_batches(
+    topic: Topic, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Due long ago: the small files of its batches become one. `flow maintain` knows the tables of streams, too."""
+    (tmp_path / "visits.py").write_text(
+        f"""
+from ematix_flow import BigInt, DeltaLocalConnection, KafkaConnection, Maintenance, ematix
+broker = KafkaConnection(name="broker", bootstrap_servers="{topic.server.address}", group_id="g-{topic.name}")
+lake = DeltaLocalConnection(name="lake", path="{tmp_path}/lake")
+@ematix.table(schema="shop", maintenance=Maintenance(every="1h"))
+class Visits:
+    id: BigInt
+ematix.streaming_pipeline(name="visits_{topic.name}", source=broker, source_query="{topic.name}", target=lake,
+                          target_table=Visits, max_batch_rows=10)(lambda: None)
+"""
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "visits", raising=False)
+    with isolated_registry():
+        importlib.import_module("visits")
+        stream = registry.current().streaming_pipeline(f"visits_{topic.name}").thing
+        topic.send({"id": n} for n in range(40))
+        stream.run(once=True)
+        place = f"{tmp_path}/lake/shop/visits"
+        assert len(DeltaTable(place).file_uris()) > 1
+        (book,) = Path(tmp_path, "lake", "_ematix_flow", "maintenance").glob("*.json")
+        book.write_text(book.read_text().replace(str(datetime.now(timezone.utc).year), "2020", 1))
+        topic.send([{"id": 40}])
+        stream.run(once=True)
+        assert len(DeltaTable(place).file_uris()) == 1
+        assert sorted(row["id"] for row in DeltaTable(place).to_pyarrow_table().to_pylist()) == list(range(41))
+        assert main(["maintain", "--module", "visits", "--dry-run"]) == 0
+        assert "shop.visits in lake (delta_local)" in capsys.readouterr().out

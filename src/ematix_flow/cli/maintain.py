@@ -12,6 +12,7 @@ from ematix_flow.cli.spark_options import add_spark_place, spark_place
 from ematix_flow.declare import registry
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.redaction import scrub
+from ematix_flow.declare.stream_pipeline import StreamingPipeline
 from ematix_flow.errors import FlowError
 
 if TYPE_CHECKING:
@@ -44,9 +45,11 @@ def run(args: Namespace, console: Console) -> int:
     from ematix_flow.run.maintenance import lake_tables
 
     load(args.module)
-    declared = [entry.thing for entry in registry.current().pipelines()]
+    known = registry.current()
+    declared = [entry.thing for entry in (*known.pipelines(), *known.streaming_pipelines())]
+    owners = [thing.spec for thing in declared if isinstance(thing, Pipeline | StreamingPipeline)]
     with spark_place(args):
-        places = lake_tables([thing.spec for thing in declared if isinstance(thing, Pipeline)], args.tables)
+        places = lake_tables(owners, args.tables)
         if not places and not console.is_json:
             console.line("no table declares maintenance=; name those that are meant: flow maintain --module M TABLE")
         answers = [_answer(place, args, console) for place in places]

@@ -1,4 +1,4 @@
-"""Lake tables looked after: at the end of a load when it is due, and all of a project's when somebody asks."""
+"""Lake tables looked after: after a load or a batch when it is due, and all of a project's when somebody asks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from typing import Any
 
 from ematix_flow.backends.catalog import open_backend
 from ematix_flow.config.resolve import ResolvedConnection, resolve
+from ematix_flow.contracts.backend import Backend
 from ematix_flow.contracts.maintenance import FileCount, MaintenanceReport, TableMaintenance
 from ematix_flow.contracts.plans import RunResult
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.maintenance import Maintenance, age_text
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.redaction import scrub
-from ematix_flow.declare.table import TableSpec
+from ematix_flow.declare.stream_spec import StreamSpec
+from ematix_flow.declare.table import TableSpec, table_spec
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.errors import FlowError, UnknownName, closest, counted, listed
 from ematix_flow.run.loads import now
 from ematix_flow.run.places import lend_spark, maintenance_of, needing_spark
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 60.0
+"""How often a stream asks whether its table is due."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +94,17 @@ def _maintain_loaded(spec: PipelineSpec, target: TargetSpec, observer: RunObserv
         with place.opened() as (maintenance, table):
             report = maintenance.run_if_due(table, wanted, now=now(), begin=begin)
     except Exception as exc:
-        reason = scrub(exc.message if isinstance(exc, FlowError) else f"{type(exc).__name__}: {exc}")
+        reason = scrub(_words(exc))
         log.warning("%s is loaded, but its maintenance failed: %s", target.table, reason)
         if began:
             observer.step(step, "failed", reason, (time.perf_counter() - began[0]) * 1000)
         return
     if report is not None:
         observer.step(step, "succeeded", report_words(report), report.duration_s * 1000)
+
+
+def _words(exc: Exception) -> str:
+    return exc.message if isinstance(exc, FlowError) else f"{type(exc).__name__}: {exc}"
 
 
 def _is_loaded(spec: PipelineSpec, target: TargetSpec, result: Any) -> bool:
@@ -107,33 +117,65 @@ def _is_loaded(spec: PipelineSpec, target: TargetSpec, result: Any) -> bool:
     return isinstance(results, Mapping) and str(target.table) in results
 
 
+# ── between two batches of a stream ──────────────────────────────────────────────────────────────────────────────────
+
+
+class StreamMaintenance:
+    """Looks after the lake table that a stream writes to. The stream goes on whatever comes of it."""
+
+    def __init__(self, backend: Backend, table: TableSpec | None) -> None:
+        self._wanted = table.maintenance if table is not None else None
+        self._maintains = maintenance_of(backend, table) if table is not None and self._wanted is not None else None
+        self._looks_at = 0.0
+
+    def look(self, table: TableRef) -> None:
+        """Maintain the table when that is due; whether it is, is asked once in a while."""
+        if self._maintains is None or self._wanted is None or time.monotonic() < self._looks_at:
+            return
+        self._looks_at = time.monotonic() + LOOK_S
+        try:
+            report = self._maintains.run_if_due(table, self._wanted, now=now(), begin=lambda: None)
+        except Exception as exc:
+            log.warning("%s could not be maintained: %s", table, scrub(_words(exc)))
+            return
+        if report is not None:
+            log.info("%s is maintained: %s", table, report_words(report))
+
+
 # ── when somebody asks ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lake_tables(pipelines: Sequence[PipelineSpec], names: Sequence[str] = ()) -> list[LakeTable]:
-    """The targets of pipelines that declare maintenance, or those of the given names; each table once.
+def lake_tables(owners: Sequence[PipelineSpec | StreamSpec], names: Sequence[str] = ()) -> list[LakeTable]:
+    """The targets of pipelines and streams that declare maintenance, or those of the given names; each table once.
 
     Raises:
-        UnknownName: no pipeline has a target of that name.
+        UnknownName: nothing has a target of that name.
     """
-    every = [(target, spec) for spec in pipelines for target in spec.targets]
-    known = sorted({str(target.table) for target, _ in every})
+    every = [(table, connection, str(owner.where)) for owner in owners for table, connection in _tables_of(owner)]
+    known = sorted({str(table) for table, _, _ in every})
     for name in names:
-        if not any(_is_called(target.table, name) for target, _ in every):
+        if not any(_is_called(table, name) for table, _, _ in every):
             raise UnknownName(
                 f"No pipeline loads a table named '{name}'.", fix=closest(name, known) or f"they load: {listed(known)}"
             )
     found: dict[tuple[str, str], LakeTable] = {}
-    for target, spec in every:
-        wanted = any(_is_called(target.table, name) for name in names) if names else target.table.maintenance
+    for table, connection, where in every:
+        wanted = any(_is_called(table, name) for name in names) if names else table.maintenance
         if not wanted:
             continue
-        where = str(spec.where)
-        place = LakeTable(target.table, resolve(target.connection, where=where), where)
-        key = (place.connection.connection.identity(), str(target.table))
+        place = LakeTable(table, resolve(connection, where=where), where)
+        key = (place.connection.connection.identity(), str(table))
         if key not in found or found[key].table.maintenance is None:  # what a table declares wins over saying nothing
             found[key] = place
     return list(found.values())
+
+
+def _tables_of(owner: PipelineSpec | StreamSpec) -> list[tuple[TableSpec, str | Connection]]:
+    """The declared tables that it writes to, and where they are."""
+    if isinstance(owner, PipelineSpec):
+        return [(target.table, target.connection) for target in owner.targets]
+    declared = [(target.table, target.connection) for target in owner.targets if isinstance(target.table, type)]
+    return [(table_spec(table), connection) for table, connection in declared]
 
 
 def _is_called(table: TableSpec, name: str) -> bool:

@@ -38,6 +38,7 @@ from ematix_flow.errors import (
 from ematix_flow.plan.batch import SourceSide, TargetSide, plan_load
 from ematix_flow.run.frames import kept_column
 from ematix_flow.run.loads import moment_after, new_run_id, now
+from ematix_flow.run.maintenance import StreamMaintenance
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -71,6 +72,7 @@ class StreamTarget:
         self.table = self.backend.target_ref(spec)
         if self.declared is not None:
             self.backend.check_target(spec)
+        self._care = StreamMaintenance(self.backend, self.declared)
         self.logical_run = STREAM
         self.last: StreamBatch | None = None
         self._held = ExitStack()
@@ -255,6 +257,11 @@ class StreamTarget:
             self._described = None
         self.last = batch
         return report
+
+    def look_after(self) -> None:
+        """Maintain a lake table that is due, between two batches."""
+        if not self.is_away:
+            self._care.look(self.table)
 
     def _run_of(self, batch: StreamBatch) -> OpenedRun:
         """The run under whose name a batch is applied."""

@@ -46,7 +46,7 @@ from ematix_flow.run.supervisor import RestartPolicy, keep_running
 from ematix_flow.watch.stream_lineage import StreamLineage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from ematix_flow.backends.checkpoint_mirror import CheckpointMirror
     from ematix_flow.spark.backlog import Backlog
@@ -281,7 +281,7 @@ class Stream:
                 sources,
                 self.folder,
                 generation,
-                work,
+                partial(self._worked_on, work, targets),
                 idle_pause_ms=self.spec.idle_pause_ms,
                 once=self._once,
                 before_batch=partial(self._before_batch, mirror, identities),
@@ -300,6 +300,11 @@ class Stream:
                 running.stop()
                 if mirror is not None and not failure and running.last_batch is not None:
                     self._copied(mirror, running.last_batch)
+
+    def _worked_on(self, work: BatchWork, targets: list[StreamTarget], messages: DataFrame, batch: StreamBatch) -> None:
+        work(messages, batch)
+        for target in targets:
+            target.look_after()
 
     def _stateful_work(self, generation: Generation, given: tuple[Any, ...]) -> BatchWork:
         """The work of a stream that remembers, and what it remembers with."""
