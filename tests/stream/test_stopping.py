@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any, cast
 
+from ematix_flow.spark.checkpoints import CheckpointFolder
 from ematix_flow.spark.stream import StreamRun, StreamStopped
 
 
@@ -31,9 +33,10 @@ class Handing:
         self.waited_in_vain = handing.is_alive()
 
 
-def test_a_batch_that_comes_while_a_stream_is_stopped_is_turned_away() -> None:
-    nothing = cast(Any, None)
-    run = StreamRun(nothing, "s", [], nothing, nothing, lambda rows, batch: None, idle_pause_ms=1, once=False)
+def test_a_batch_that_comes_while_a_stream_is_stopped_is_turned_away(tmp_path: Path) -> None:
+    folder = CheckpointFolder("s", str(tmp_path))
+    begun = folder.begin("shape", None)
+    run = StreamRun(cast(Any, None), "s", [], folder, begun, lambda rows, batch: None, idle_pause_ms=1, once=False)
     query = Handing(run)
     run._query = cast(Any, query)
     run.stop()
