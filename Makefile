@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Spark needs Java 17 even where another `java` comes first on the path.
 WITH_JAVA = JAVA_HOME="$$(scripts/java_check.sh)" && export JAVA_HOME
-# Three workers, also on two cores: half of the time a test waits for a server. Each has a Spark of its own, about 1.5 GB.
+# Three workers, also on two cores: many tests wait for a server or a process. Each has a Spark of its own, about 1.5 GB.
 WORKERS ?= 3
 PYTEST_ARGS ?=
 
