@@ -43,6 +43,9 @@ FILE_BYTES = 16 * 1024 * 1024
 WAITING_BYTES = 256 * 1024 * 1024
 """How much may wait in files before the queue is left alone: Spark comes first."""
 
+REMEMBERED = "100s"
+"""For how long Spark remembers the names of files, on their own clock: a hundred thousand of them."""
+
 _IDLE_S = 0.1
 _NAMES = "[0-9]*.parquet"  # a file that is being written begins with a dot, and may be what a dead process left
 _POSITION = "_position.json"
@@ -124,6 +127,7 @@ class Spool:
         self._number = gone["file"] + 1 if gone else 0
         for file in sorted(self._folder.glob(_NAMES)):
             number = int(file.stem)
+            _stamp(file, number)  # it may have been copied to here
             self._number = max(self._number, number + 1)
             self._know(number, _ids_in(file))
             self._waiting[number] = file.stat().st_size
@@ -383,10 +387,20 @@ def write_file(place: Path, messages: Sequence[Message], topic: str, position: A
     ).replace_schema_metadata({"position": json.dumps(position)})
     partial = place.with_name(f".{place.name}")
     pq.write_table(table, partial, compression="zstd")
+    _stamp(partial, number)
     with open(partial, "rb+") as file:
         os.fsync(file.fileno())
     os.replace(partial, place)
     return place.stat().st_size
+
+
+def _stamp(file: Path, number: int) -> None:
+    """Let a file's time be its number, in milliseconds.
+
+    Spark reads files in the order of their times, and overlooks those far behind the newest it knows: with the time of
+    day, messages would be lost when a clock is set back.
+    """
+    os.utime(file, ns=(number * 1_000_000, number * 1_000_000))
 
 
 def position_in(file: Path) -> Any:

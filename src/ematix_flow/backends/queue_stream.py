@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ematix_flow.backends.queue_spool import (
     FILE_ROWS,
     MESSAGE_ID,
+    REMEMBERED,
     SPARK_SCHEMA,
     Gives,
     Spool,
@@ -65,7 +66,8 @@ class QueueStreams:
         self._spool = Spool(folder, self.giver(reading.query, self._where_it_was(folder, reading)), reading.query)
         self._spool.open()
         per_batch = max(1, (reading.max_rows or FILE_ROWS) // FILE_ROWS)
-        frame = spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", per_batch).parquet(folder.as_uri())
+        options = {"maxFilesPerTrigger": str(per_batch), "maxFileAge": REMEMBERED}
+        frame = spark.readStream.schema(SPARK_SCHEMA).options(**options).parquet(folder.as_uri())
         return frame.drop(MESSAGE_ID)
 
     def _where_it_was(self, folder: Path, reading: StreamReading) -> Any:
