@@ -555,7 +555,7 @@ def _jvm_options(cores: int) -> list[str]:
     if log.isEnabledFor(logging.DEBUG):
         options.append("-Dematix.flow.spark.log=warn")
     if cores <= 2:
-        options.append("-XX:+UseSerialGC")  # concurrent collectors only take turns with the job on so few cores
+        options.append("-XX:+UseParallelGC")  # concurrent collectors only take turns with the job on so few cores
     return options
 
 
