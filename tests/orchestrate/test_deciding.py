@@ -287,6 +287,17 @@ def test_a_workflow_and_the_job_it_is_at_count_as_one_and_backfills_do_not_count
     for name in ("both", "first", "elsewhere", "alone@2026-03-01T06:00:00Z"):
         assert store.claim(name, "ann", 30).acquired
     assert _Room(Desk(orchestrated(), store), 3).running == 2
+    assert store.claim("second", "bob", 30).acquired  # by its own schedule, in another process
+    assert _Room(Desk(orchestrated(), store), 3).running == 3
+
+
+def test_a_workflow_and_a_job_that_are_both_on_their_way_to_workers_count_as_two() -> None:
+    pipeline.register(name="first", schedule="0 6 * * *")(lambda: None)
+    ematix.workflow(name="both", jobs=["first"], schedule="0 6 * * *")
+    store = InMemoryRunLog()
+    for name in ("both", "first"):
+        assert store.claim(name, "dispatched by ann", 30).acquired
+    assert _Room(Desk(orchestrated(), store), 3).running == 2
 
 
 def test_runs_are_recorded_in_the_bucket_though_claims_are_kept_in_memory() -> None:

@@ -420,14 +420,16 @@ class _Room:
         clock = desk.log.clock()
         claims = desk.log.claims()
         self.tokens = {one.token for one in claims}
-        busy = {one.pipeline for one in claims if one.expires_at > clock and one.pipeline != LEADER}
-        # A workflow and the job it is at are one of them; a backfill runs in the process that asked for it.
+        busy = {one.pipeline: one.worker_id for one in claims if one.expires_at > clock and one.pipeline != LEADER}
+        # A backfill runs in the process that asked for it.
         backfills = {
-            name: base for name in busy - desk.entries.keys() if (base := name.rpartition("@")[0]) in desk.entries
+            name: base for name in busy.keys() - desk.entries.keys() if (base := name.rpartition("@")[0]) in desk.entries
         }
-        workflows = (busy & desk.entries.keys()) | set(backfills.values())
-        inside = {job for name in workflows for job in desk.entries[name].jobs}
-        self._most, self.running = most, len(busy - backfills.keys() - inside)
+        # A workflow and the job it is at are one, and have one worker; a job that another worker is at runs by itself,
+        # and so does one that is yet on its way to a worker.
+        jobs = {(job, worker) for name, worker in busy.items() for job in _jobs(desk, backfills.get(name, name))}
+        inside = {name for name, by in busy.items() if (name, by) in jobs and not by.startswith(_DISPATCHED)}
+        self._most, self.running = most, len(busy.keys() - backfills.keys() - inside)
         self._groups = {
             group: name for name in busy if name in desk.entries and (group := desk.entries[name].concurrency_group)
         }
@@ -444,6 +446,11 @@ class _Room:
         self.running += 1
         if entry.concurrency_group:
             self._groups[entry.concurrency_group] = entry.name
+
+
+def _jobs(desk: Desk, name: str) -> tuple[str, ...]:
+    entry = desk.entries.get(name)
+    return entry.jobs if entry is not None else ()
 
 
 def run_scheduler(
