@@ -291,6 +291,15 @@ def test_a_workflow_and_the_job_it_is_at_count_as_one_and_backfills_do_not_count
     assert _Room(Desk(orchestrated(), store), 3).running == 3
 
 
+def test_whoever_looks_at_the_clock_notes_what_is_declared() -> None:
+    pipeline.register(name="p", schedule="0 6 * * *")(lambda: None)
+    pipeline.register(name="by hand", schedule=None)(lambda: None)
+    store = InMemoryRunLog()
+    Desk(orchestrated(), store).write_down_due(SIX, 60)
+    rows: list[tuple[str]] = store._ask(lambda db: db.rows("SELECT pipeline_name FROM @declared ORDER BY 1"))  # type: ignore[assignment]
+    assert rows == [("by hand",), ("p",)]
+
+
 def test_a_workflow_and_a_job_that_are_both_on_their_way_to_workers_count_as_two() -> None:
     pipeline.register(name="first", schedule="0 6 * * *")(lambda: None)
     ematix.workflow(name="both", jobs=["first"], schedule="0 6 * * *")

@@ -78,6 +78,7 @@ class Desk:
         A newer slot takes the place of one that still waits, unless every one of them is wanted (`catchup="all"`).
         """
         latest, last_runs = self.log.last_slots(), self.log.last_runs()
+        self.log.still_declared(self.entries)
         # A pipeline without a slot has a past, too: it begins when somebody looked at it first.
         unslotted = [name for name, entry in self.entries.items() if entry.due is not None and name not in latest]
         seen = self.log.first_seen(unslotted, now) if unslotted else {}
