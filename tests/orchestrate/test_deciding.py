@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ematix_flow import AllOf, AnyOf, BigInt, ematix, pipeline
+from ematix_flow import AllOf, AnyOf, BigInt, connect, ematix, pipeline
 from ematix_flow.contracts.orchestration import AlertEvent, LastRun, Slot
 from ematix_flow.contracts.runtime import RunRecord
 from ematix_flow.errors import InvalidConfig, StaleLease
@@ -355,3 +356,41 @@ def test_an_append_that_may_have_loaded_is_not_restarted_at_its_load() -> None:
     assert "would be loaded twice" in result.failed[0].error_message
     record = store.get_run(asked)
     assert record is not None and record.status == "failed" and "loaded twice" in str(record.error_summary)
+
+
+def test_an_incremental_append_that_failed_goes_on_behind_its_mark_whoever_asks_for_it(tmp_path: Path) -> None:
+    @ematix.connection
+    class place:
+        kind = "sqlite"
+        path = str(tmp_path / "place.db")
+
+    @ematix.table(schema="main")
+    class Orders:
+        id: BigInt
+        amount: BigInt
+
+    @ematix.pipeline(
+        target=Orders, target_connection="place", mode="append", incremental_column="id", schedule="0 * * * *"
+    )
+    def load(conn: Any) -> str:
+        return "SELECT id, amount FROM raw"
+
+    store, telling = InMemoryRunLog(), Telling()
+    with connect("place") as db:
+        db.execute("CREATE TABLE raw (id BIGINT, amount BIGINT)")
+        db.execute("INSERT INTO raw VALUES (1, 10), (2, 20)")
+        assert run_due(orchestrated(), store, telling, now=at(seconds=1)).fired
+        db.execute("INSERT INTO raw VALUES (3, 30), (4, NULL)")
+        assert run_due(orchestrated(), store, telling, now=at(hours=1, seconds=1)).failed
+        (failed,), _ = store.list_runs(status="failed")
+        assert (failed.failed_step, failed.failed_watermark) == ("settle", "2")
+        db.execute("UPDATE raw SET amount = 40 WHERE id = 4")
+        asked = control.restart(store, failed.run_id, None)
+        assert run_due(orchestrated(), store, telling, now=at(hours=1, minutes=1)).fired
+        again = store.get_run(asked)
+        assert again is not None and (again.status, again.extras["rows_inserted"]) == ("succeeded", 2)
+        assert control.retry(store, "load") is not None, "its slot has not succeeded"
+        (last,) = run_due(orchestrated(), store, telling, now=at(hours=1, minutes=2)).fired
+        assert last.result["replayed"]
+        loaded = db.query("SELECT id, amount FROM orders ORDER BY id")["rows"]
+    assert [tuple(row) for row in loaded] == [(1, 10), (2, 20), (3, 30), (4, 40)]

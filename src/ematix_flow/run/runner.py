@@ -163,6 +163,9 @@ class _Several:
     def progress(self, stage: str, rows: int, total: int | None = None) -> None:
         self._tell("progress", stage, rows, total)
 
+    def resumes_at(self, watermark: str | None) -> None:
+        self._tell("resumes_at", watermark)
+
     def _tell(self, what: str, *arguments: Any) -> None:
         for observer in list(self._observers):
             try:
