@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import AllOf, AnyOf, BigInt, connect, ematix, pipeline
+from ematix_flow import AllOf, Annotated, AnyOf, BigInt, connect, ematix, pipeline, pk
 from ematix_flow.contracts.orchestration import AlertEvent, LastRun, Slot
 from ematix_flow.contracts.runtime import RunRecord
 from ematix_flow.errors import InvalidConfig, StaleLease
 from ematix_flow.orchestrate import control
-from ematix_flow.orchestrate.backfill import plan_backfill
+from ematix_flow.orchestrate.backfill import plan_backfill, run_backfill
 from ematix_flow.orchestrate.desk import Desk
 from ematix_flow.orchestrate.freshness import check_freshness
 from ematix_flow.orchestrate.recovery import recover, remind, take
@@ -260,6 +261,56 @@ def test_a_backfill_does_not_run_ahead_of_the_clock() -> None:
     assert plan_backfill(entry, store, at(days=-2), SIX, now=at(hours=1)).until is None
     with pytest.raises(InvalidConfig, match="has not come yet"):
         plan_backfill(entry, store, at(days=1), at(days=5), now=SIX)
+
+
+def test_a_backfill_again_applies_a_time_once_more_and_never_appends_it(tmp_path: Path) -> None:
+    @ematix.connection
+    class place:
+        kind = "sqlite"
+        path = str(tmp_path / "place.db")
+
+    @ematix.table(schema="main")
+    class Orders:
+        id: Annotated[BigInt, pk()]
+        amount: BigInt
+
+    @ematix.pipeline(target=Orders, target_connection="place", mode="merge", schedule="0 6 * * *")
+    def load(conn: Any) -> str:
+        return "SELECT id, amount FROM raw"
+
+    @ematix.pipeline(target=Orders, target_connection="place", mode="append", schedule="0 6 * * *")
+    def add(conn: Any) -> str:
+        return "SELECT id, amount FROM raw"
+
+    ematix.workflow(name="both", jobs=["load", "add"], schedule="0 6 * * *")
+    entries, store = {entry.name: entry for entry in orchestrated()}, InMemoryRunLog()
+
+    def filled(*, again: bool) -> list[str]:
+        plan, ended = plan_backfill(entries["load"], store, SIX, at(days=2), again=again, now=at(days=9)), []
+        stop, work = threading.Event(), Work(store, Telling())
+        run_backfill(plan, entries["load"], work, stop=stop, told=lambda slot, end: ended.append(end.status))
+        return ended
+
+    with connect("place") as db:
+        db.execute("CREATE TABLE raw (id BIGINT, amount BIGINT)")
+        db.execute("INSERT INTO raw VALUES (1, 10)")
+        assert filled(again=False) == ["succeeded"] * 2
+        db.execute("UPDATE raw SET amount = 11")
+        assert filled(again=False) == []
+        assert db.fetch_scalar_int("SELECT amount FROM orders") == 10
+        assert filled(again=True) == ["succeeded"] * 2
+        assert db.fetch_scalar_int("SELECT amount FROM orders") == 11
+        db.execute("DROP TABLE raw")
+        assert filled(again=True) == ["failed"] * 2
+        (failed, _), _ = store.list_runs(status="failed")
+        db.execute("CREATE TABLE raw (id BIGINT, amount BIGINT)")
+        db.execute("INSERT INTO raw VALUES (1, 12)")
+        control.restart(store, failed.run_id, "plan")
+        assert run_due([entries["load"]], store, Telling(), now=at(days=9, hours=3)).fired
+        assert db.fetch_scalar_int("SELECT amount FROM orders") == 12, "a restart is the same logical run, not the first"
+    for name in ("add", "both"):
+        with pytest.raises(InvalidConfig, match="'add' appends"):
+            plan_backfill(entries[name], store, SIX, at(days=2), again=True, now=at(days=9))
 
 
 def test_a_breach_is_told_until_it_was_heard_and_again_to_those_who_want_to_be_reminded() -> None:
