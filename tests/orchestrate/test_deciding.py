@@ -286,7 +286,8 @@ def test_a_backfill_again_applies_a_time_once_more_and_never_appends_it(tmp_path
     entries, store = {entry.name: entry for entry in orchestrated()}, InMemoryRunLog()
 
     def filled(*, again: bool) -> list[str]:
-        plan, ended = plan_backfill(entries["load"], store, SIX, at(days=2), again=again, now=at(days=9)), []
+        ended: list[str] = []
+        plan = plan_backfill(entries["load"], store, SIX, at(days=2), again=again, now=at(days=9))
         stop, work = threading.Event(), Work(store, Telling())
         run_backfill(plan, entries["load"], work, stop=stop, told=lambda slot, end: ended.append(end.status))
         return ended

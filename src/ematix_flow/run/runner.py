@@ -87,6 +87,7 @@ def run_function(name: str, function: Callable[[], Any]) -> Any:
     recorder.start()
     try:
         with pipeline_run_span(name, run.attempt), RunLineage(name, run.run_id, nominal_at=run.slot) as lineage:
+            lineage.started()
             between_steps()
             result = lineage.told(function())
     except (KeyboardInterrupt, RunCancelled) as exc:
