@@ -308,7 +308,7 @@ def test_a_backfill_again_applies_a_time_once_more_and_never_appends_it(tmp_path
         db.execute("INSERT INTO raw VALUES (1, 12)")
         control.restart(store, failed.run_id, "plan")
         assert run_due([entries["load"]], store, Telling(), now=at(days=9, hours=3)).fired
-        assert db.fetch_scalar_int("SELECT amount FROM orders") == 12, "a restart is the same logical run, not the first"
+        assert db.fetch_scalar_int("SELECT amount FROM orders") == 12, "a restart is that logical run, not the first"
     for name in ("add", "both"):
         with pytest.raises(InvalidConfig, match="'add' appends"):
             plan_backfill(entries[name], store, SIX, at(days=2), again=True, now=at(days=9))
@@ -349,8 +349,8 @@ def test_whoever_looks_at_the_clock_notes_what_is_declared() -> None:
     pipeline.register(name="by hand", schedule=None)(lambda: None)
     store = InMemoryRunLog()
     Desk(orchestrated(), store).write_down_due(SIX, 60)
-    rows: list[tuple[str]] = store._ask(lambda db: db.rows("SELECT pipeline_name FROM @declared ORDER BY 1"))  # type: ignore[assignment]
-    assert rows == [("by hand",), ("p",)]
+    found = store._ask(lambda db: db.rows("SELECT pipeline_name FROM @declared ORDER BY 1"))
+    assert found == [("by hand",), ("p",)]
 
 
 def test_a_workflow_and_a_job_that_are_both_on_their_way_to_workers_count_as_two() -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from ematix_flow.contracts.plans import RunResult
-from ematix_flow.contracts.runtime import RunObserver, RunRecord, RunStatus
+from ematix_flow.contracts.runtime import RunObserver, RunRecord, RunStatus, StepStatus
 from ematix_flow.errors import ConnectionFailed, StatementFailed
 from ematix_flow.run.process import this_process
 from ematix_flow.run.recorder import RunRecorder
@@ -91,11 +91,12 @@ def test_a_failed_run_names_its_step_and_its_reason_without_secrets() -> None:
 def test_of_several_targets_the_mark_of_the_first_that_failed_is_kept() -> None:
     log = InMemoryRunLog()
     recorder = RunRecorder(log, "p", "r1")
-    for table, mark, ends in (("a", "1", "succeeded"), ("b", "2", "failed"), ("c", "3", "failed"), ("d", "4", "succeeded")):
+    loads: list[tuple[str, StepStatus]] = [("1", "succeeded"), ("2", "failed"), ("3", "failed"), ("4", "succeeded")]
+    for mark, ends in loads:
         recorder.resumes_at(mark)
         if ends == "succeeded":
             recorder.resumes_at(None)
-        recorder.step(f"load:{table}", ends)  # type: ignore[arg-type]
+        recorder.step(f"load:main.t{mark}", ends)
     recorder.finish("failed")
     assert log.get_run("r1").failed_watermark == "2"
 

@@ -68,7 +68,7 @@ def declare_workflow(
             f"{said}: on_message= is not part of this version, since a place in a topic is no moment that every host "
             "would come to alike.",
             where=str(where),
-            fix="a streaming pipeline loads messages as they come; or give the workflow schedule= or triggered_by=, and "
+            fix="a streaming pipeline loads messages as they come; or give it schedule= or triggered_by=, and "
             f'whoever receives a message asks for a run besides: enqueue_run("{name}") of the run log',
         )
     streaming = [job for job in members if job in streams]

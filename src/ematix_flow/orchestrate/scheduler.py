@@ -422,9 +422,8 @@ class _Room:
         self.tokens = {one.token for one in claims}
         busy = {one.pipeline: one.worker_id for one in claims if one.expires_at > clock and one.pipeline != LEADER}
         # A backfill runs in the process that asked for it.
-        backfills = {
-            name: base for name in busy.keys() - desk.entries.keys() if (base := name.rpartition("@")[0]) in desk.entries
-        }
+        slots = busy.keys() - desk.entries.keys()
+        backfills = {name: base for name in slots if (base := name.rpartition("@")[0]) in desk.entries}
         # A workflow and the job it is at are one, and have one worker; a job that another worker is at runs by itself,
         # and so does one that is yet on its way to a worker.
         jobs = {(job, worker) for name, worker in busy.items() for job in _jobs(desk, backfills.get(name, name))}

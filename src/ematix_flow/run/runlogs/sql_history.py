@@ -225,7 +225,7 @@ class KeepsHistory(SqlStore):
         return [rows.to_event(row) for row in self._ask(lambda db: db.rows(asked, run_id))]
 
     def prune(self, *, max_age_days: float | None = None, max_records: int | None = None) -> int:
-        """Remove finished records beyond that with their events, and slots as old that are over; how many records went."""
+        """Remove finished records beyond that, with their events, and what else is as old; how many records went."""
         now = datetime.now(timezone.utc)
         return self._together(lambda db: _prune(db, now, max_age_days, max_records, is_thorough=True))
 
