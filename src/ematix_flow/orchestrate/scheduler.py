@@ -263,16 +263,19 @@ class Scheduler:
         self._next_attempt = min((one.slot.eligible_at for one in held if one.slot.eligible_at), default=None)
         remind(desk, self.telling, now)
         last_runs = self.store.last_runs() if candidates else {}
+        asked_for: set[str] = set()
         for candidate in candidates:
             if not may_go_on():
                 log.warning("the lead was lost in the middle of a tick: the rest is another scheduler's")
                 return
-            if self._is_refused(candidate.name, now):
+            if candidate.name in asked_for or self._is_refused(candidate.name, now):
                 continue
             reason = room.refusal(candidate.entry) or desk.waits_for(candidate, now, last_runs)
             if reason is not None:
                 self._say_once(candidate.name, reason)
                 continue
+            # Once in a tick: if its claim comes free in this moment, the earlier of two times is still the next one.
+            asked_for.add(candidate.name)
             if not self._dispatch_slot(candidate, room):
                 return
 
