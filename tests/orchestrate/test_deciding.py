@@ -79,6 +79,20 @@ def test_a_pipeline_that_is_given_up_is_told_of_once_and_again_after_it_was_clea
     assert heard.events[3:] == [("failed", "bad"), ("failed", "bad"), ("gave_up", "bad")]
 
 
+def test_a_clock_that_is_set_back_does_not_prolong_a_wait_between_attempts() -> None:
+    @pipeline.register(name="bad", schedule=None, retry={"max_attempts": 5, "backoff": "exponential", "base_secs": 30})
+    def bad() -> None:
+        raise RuntimeError("boom")
+
+    store = InMemoryRunLog()
+    store.add_slots([Slot("bad", SIX)])
+    ran = [run_due(orchestrated(), store, Telling(), now=now).failed for now in (SIX, at(seconds=10), at(hours=-1))]
+    assert [len(failed) for failed in ran] == [1, 0, 1], "an hour would be longer than any wait"
+    assert not run_due(orchestrated(), store, Telling(), now=at(hours=-1, seconds=50)).failed, (
+        "it waits again, a minute"
+    )
+
+
 def test_an_upstream_that_is_late_with_an_older_time_still_holds_back() -> None:
     hourly = Schedule("0 * * * *")
     late = LastRun(at(minutes=20), True, at(minutes=20), at(hours=-1))

@@ -356,6 +356,9 @@ def test_a_worker_that_never_begins_is_told_of_and_sent_for_less_often() -> None
         elapsed(scheduler, 21)
         scheduler.tick()
         assert len(executor.dispatched) == 2, "the second wait is longer"
+        elapsed(scheduler, -3600)
+        scheduler.tick()
+        assert len(executor.dispatched) == 3, "a clock that is set back does not make it last an hour longer"
     assert metrics.counters["orders", "lease_expired"] == metrics.counters["orders", "dispatch_failed"] == 2
     assert [(event.kind, event.pipeline) for event in told] == [("dispatch_failed", "orders")]
     assert "no worker began" in told[0].error_message

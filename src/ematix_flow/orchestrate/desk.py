@@ -13,6 +13,7 @@ from ematix_flow.contracts.orchestration import AttemptState, LastRun, RunLog, S
 from ematix_flow.plan.cron import Schedule
 from ematix_flow.plan.due import due_slots
 from ematix_flow.plan.graph import Graph, Upstream, gate, trigger_met
+from ematix_flow.plan.retries import longest_window_s
 from ematix_flow.run.registered import Orchestrated
 
 SOON = timedelta(seconds=1)
@@ -194,6 +195,9 @@ def _reason_to_wait(entry: Orchestrated, slot: Slot, state: AttemptState | None,
         return f"gave up after {state.attempt_count} retry attempts; `flow retry {entry.name}` tries again"
     if slot.eligible_at is not None and slot.eligible_at > now + SOON:
         made = state.attempt_count if state is not None else slot.attempt
+        longest = timedelta(seconds=longest_window_s(entry.retry, max(1, made)))
+        if entry.retry.explicit and slot.eligible_at > now + SOON + longest:
+            return None  # the clock was set back since: the wait would last that much longer
         when = f"{slot.eligible_at:%Y-%m-%dT%H:%M:%SZ}"
         return f"retry backoff (attempt {made}/{entry.retry.max_attempts}; next eligible at {when})"
     return None

@@ -82,6 +82,8 @@ class Pulse:
     dispatched: int = 0
     running: int = 0
     problem: str | None = None
+    steady_s: float = field(default_factory=time.monotonic)
+    """When it was last heard of, on a clock that nobody sets."""
 
 
 class Scheduler:
@@ -132,7 +134,7 @@ class Scheduler:
             else:
                 self._tick_succeeded()
             self.pulse.ticks += 1
-            self.pulse.ticked_at = self._clock()
+            self.pulse.ticked_at, self.pulse.steady_s = self._clock(), time.monotonic()
             if max_iterations is not None and self.pulse.ticks >= max_iterations:
                 break
             if sleep is not None:
@@ -280,7 +282,9 @@ class Scheduler:
                 return
 
     def _is_refused(self, name: str, now: datetime) -> bool:
-        return name in self._refused and self._refused[name][1] > now
+        # A wait that is longer than any wait: the clock was set back since.
+        wait_s = (self._refused[name][1] - now).total_seconds() if name in self._refused else 0.0
+        return 0.0 < wait_s <= _LONGEST_WAIT_S
 
     def _say_once(self, name: str, reason: str) -> None:
         if self._waiting.get(name) != reason:
