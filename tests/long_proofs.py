@@ -89,6 +89,7 @@ PATTERNS = (
     r"test_core\.py::test_kinesis_batches_keep_their_limits_and_children_follow_their_parents",
     # Servers and Java machines of their own.
     r"tests/stream/test_(broker_away|restarts|cdc_debezium)\.py::",
+    r"tests/stream/test_avro\.py::test_messages_wait_for_a_registry_that_is_away",
     r"tests/stream/test_consume_cli\.py::test_all_streams_of_a_module_run_beside_each_other",
     r"tests/stream/test_supervisor\.py::test_a_stream_survives_the_death_of_its_java_machine",
     r"tests/stream/test_targets\.py::\w+\[(duckdb|iceberg|mysql)\]",
