@@ -90,8 +90,9 @@ def task_attempt() -> tuple[int, int]:
 
 @contextmanager
 def in_a_task() -> Iterator[None]:
-    """Around what a task does for a system. What it raises stands on Spark's pages and in its event log for all to read,
-    with its causes, and drivers quote values in theirs: an error of ours leaves them behind.
+    """Around what a task does for a system: an error of ours goes out alone.
+
+    What a task raises stands on Spark's pages and in its event log with its causes, and drivers quote values in theirs.
     """
     try:
         yield
