@@ -18,7 +18,6 @@ from ematix_flow.backends.transport import (
     arrow_type,
     exact_numbers,
     highest_mark,
-    in_a_task,
     mark_text,
     quoted,
     spark_type,
@@ -50,10 +49,9 @@ def frame(
     schema = ", ".join(f"{quoted(n)} {spark_type(t)}" for n, t in zip(names, types, strict=True))
 
     def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with in_a_task():
-            for batch in batches:
-                for index in batch.column(0).to_pylist():
-                    yield from read_batches(url, name, wrapped[index], names, types)
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield from read_batches(url, name, wrapped[index], names, types)
 
     result = spark.range(0, len(wrapped), 1, len(wrapped)).mapInArrow(rows_of, schema)
     declared = {reading.renamed.get(c.name, c.name): c for c in reading.columns}
@@ -134,8 +132,7 @@ def load_frame(
         again, attempt = task_attempt()
         # Its own one: where tasks are threads of one process, they would share what is outside of this function.
         loader = Loader(table, tuple(columns), attempt_column)
-        with in_a_task():
-            rows, mark = _loaded(loader, batches, url, name, attempt, place)
+        rows, mark = _loaded(loader, batches, url, name, attempt, place)
         reached("task-copied", attempt=again)
         if rows:
             text = None if mark is None else mark_text(mark, kind)
