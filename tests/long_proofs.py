@@ -47,10 +47,13 @@ PATTERNS = (
     r"test_warehouse_snowflake\.py::TestNames::test_other_names\w+",
     r"test_warehouse_snowflake\.py::TestTables::test_(a_column_is_widened|a_dry_run|a_new_column|a_table_that_is_as)\w*",
     r"test_warehouse_snowflake\.py::TestBooks::test_(history|a_second)\w+",
-    r"test_lake_maintenance\.py::test_(many_tasks\w+|versions_stay\w+)\[delta\]",
+    r"test_lake_maintenance\.py::test_(many_tasks_make\w+|versions_stay\w+)\[delta\]",
+    r"test_lake_maintenance\.py::test_many_tasks_that_write\w+\[iceberg\]",
     r"test_lake_maintenance\.py::test_small_files_become\w+\[iceberg\]",
     r"test_lake_maintenance_kill\.py::\w+\[iceberg\]",
     r"test_lake_s3\.py::test_every_mode_works_in_a_bucket\[iceberg\]",
+    r"test_lake_s3\.py::TestS3(Iceberg::|Delta::(?!test_two_pipelines_that_merge_at_once))",
+    r"test_lake_s3_kill\.py::",
     # A bucket differs from a folder in how a table is committed and locked, which test_files_s3.py has in full.
     r"test_files_contract\.py::TestS3Files::(\w+\[pushdown\]|test_(a_preview|a_dry_run|hostile|append_of|every_append)\w+)",
     r"test_files_contract\.py::TestS3Files::test_(a_new_nullable|every_type|incremental|a_column_that_only|a_table_made)\w+",
@@ -79,6 +82,8 @@ PATTERNS = (
     r"tests/orchestrate/test_run_due\.py::test_(a_failure_by_hand|giving_up|paused_pipelines|a_run_is_paused)\w+\[postgres\]",
     r"tests/orchestrate/test_run_due\.py::test_a_cancelled_run\w+\[postgres-as-it-is\]",
     r"tests/orchestrate/test_reloading\.py::test_a_scheduler_takes_up\w+\[(sqlite-workers|postgres-subprocess).*\]",
+    r"tests/orchestrate/test_scheduler_crowds\.py::test_told_to_stop\w+\[(sqlite-workers|postgres-subprocess).*\]",
+    r"tests/orchestrate/test_(clock_jumps|scheduler_crowds)\.py::test_(a_clock|two_schedulers|of_a)\w+\[sqlite\]",
     r"tests/orchestrate/test_run_log_away\.py::test_work_out_of_touch\w+\[False\]",
     # Servers that take minutes to build where nothing of them is there yet.
     r"test_files_contract\.py::Test(Gcs|Azure)Files::",
@@ -87,6 +92,7 @@ PATTERNS = (
     r"test_core\.py::test_kinesis_batches_keep_their_limits_and_children_follow_their_parents",
     # Servers and Java machines of their own.
     r"tests/stream/test_(broker_away|restarts|cdc_debezium)\.py::",
+    r"tests/stream/test_avro\.py::test_messages_wait_for_a_registry_that_is_away",
     r"tests/stream/test_consume_cli\.py::test_all_streams_of_a_module_run_beside_each_other",
     r"tests/stream/test_supervisor\.py::test_a_stream_survives_the_death_of_its_java_machine",
     r"tests/stream/test_targets\.py::\w+\[(duckdb|iceberg|mysql)\]",

@@ -558,6 +558,8 @@ class Steps:
 
     def progress(self, stage: str, rows: int, total: int | None = None) -> None: ...
 
+    def resumes_at(self, watermark: str | None) -> None: ...
+
 
 @ematix.table(schema="main")
 class Plain:

@@ -7,13 +7,16 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ematix_flow import KinesisConnection
-from ematix_flow.backends.kinesis import ShardsGiver
+from ematix_flow.backends.kinesis import KinesisBackend, ShardsGiver
 from ematix_flow.backends.kinesis_client import (
     BEGINNING,
     PUT_ROWS,
@@ -26,7 +29,16 @@ from ematix_flow.backends.kinesis_client import (
     readable,
     stream_of,
 )
-from ematix_flow.errors import BrokerRefused, ConnectionFailed, InvalidConnection, UnfitValue
+from ematix_flow.backends.kinesis_gaps import ReadUpTo, without_lost
+from ematix_flow.backends.queue_stream import BEHIND
+from ematix_flow.errors import (
+    BrokerRefused,
+    ConnectionFailed,
+    InvalidConnection,
+    InvalidDeclaration,
+    LostMessages,
+    UnfitValue,
+)
 from tests.services.moto import REGION, S3Server
 from tests.services.postgres import _free_port
 
@@ -233,19 +245,26 @@ class Reluctant(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-@pytest.fixture
-def reluctant() -> Iterator[Stream]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Reluctant)
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[Stream]:
+    """A stream of a server that answers as a handler does."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    Reluctant.taken = []
     fields = {"region": REGION, "access_key_id": "a", "secret_access_key": "b"}
     endpoint = f"http://127.0.0.1:{server.server_address[1]}"
     yield stream_of(KinesisConnection(name="events", stream_name="s", endpoint=endpoint, **fields))
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def reluctant() -> Iterator[Stream]:
+    Reluctant.taken = []
+    with serving(Reluctant) as stream:
+        yield stream
 
 
 def test_only_records_that_were_not_taken_are_put_again(reluctant: Stream) -> None:
@@ -259,3 +278,158 @@ def test_a_service_that_keeps_refusing_is_an_error(reluctant: Stream, monkeypatc
     Reluctant.refusals = 100
     with pytest.raises(BrokerRefused, match="did not take 1 record .*ProvisionedThroughputExceeded"):
         put(reluctant, [(f"k{number}", b"v") for number in range(8)])
+
+
+# ── other positions, and records that are gone ───────────────────────────────────────────────────────────────────────
+
+
+def backend_at(stream: Stream) -> KinesisBackend:
+    assert stream.login is not None
+    key, secret = stream.login
+    fields = {"region": stream.region, "endpoint": stream.endpoint, "access_key_id": key, "secret_access_key": secret}
+    return KinesisBackend(KinesisConnection(name="events", stream_name=stream.stream_name, **fields))
+
+
+def test_positions_are_found_by_time_by_record_and_at_both_ends(stream: Stream) -> None:
+    put(stream, [(f"key-{number}", b"before") for number in range(20)])
+    time.sleep(0.01)  # Kinesis counts milliseconds
+    middle = datetime.now(timezone.utc)
+    time.sleep(0.01)
+    put(stream, [(f"key-{number}", b"after") for number in range(20)])
+    backend = backend_at(stream)
+
+    def bodies(place: Any) -> list[bytes]:
+        return [body for _, body in everything(stream, dict(place[BEHIND]))]
+
+    earliest, latest, at = (backend.position_at("any", place) for place in ("earliest", "latest", middle))
+    assert sorted(bodies(earliest)) == [b"after"] * 20 + [b"before"] * 20
+    assert bodies(at) == [b"after"] * 20
+    assert bodies(latest) == bodies(backend.position_at("any", middle + timedelta(days=400))) == []
+    put(stream, [("key", b"later")])
+    assert bodies(latest) == [b"later"], "what comes after it is read, however late that is"
+
+    behind = {shard.id: ShardReader(stream, shard.id).read(1)[0].sequence for shard in list_shards(stream)}
+    for given in (earliest, latest, at, behind):
+        assert backend.position_given("any", given) == {BEHIND: given.get(BEHIND, given)}
+    assert len(bodies({BEHIND: behind})) == 39
+    first = next(iter(behind))
+    for wrong in ({}, [], 7, {first: behind[first]}, {**behind, "shard-9": "1"}, {**behind, first: "soon"}):
+        with pytest.raises(InvalidDeclaration):
+            backend.position_given("any", wrong)
+
+
+def test_a_stream_that_was_made_anew_is_another_one(stream: Stream, moto_server: S3Server) -> None:
+    backend = backend_at(stream)
+    before = backend.identity("any")
+    assert before is not None and backend.identity("any") == before
+    remade(moto_server, stream.stream_name)
+    assert backend.identity("any") not in (before, None)
+    moto_server.kinesis().delete_stream(StreamName=stream.stream_name)
+    assert backend.identity("any") is None
+
+
+def remade(server: S3Server, name: str) -> None:
+    """Delete a stream, and make another one of its name a second later."""
+    server.kinesis().delete_stream(StreamName=name)
+    time.sleep(1.1)
+    server.kinesis().create_stream(StreamName=name, ShardCount=2)
+
+
+DAY_MS = 86_400_000
+LAST, OLDEST, NEWEST = (f"49590338271490256608559692538361571095921575989136{n}" for n in (581000, 585000, 589000))
+
+
+class Forgetful(BaseHTTPRequestHandler):
+    """Kinesis when retention has removed records, which moto never does: what is left is given without a word."""
+
+    kept: dict[str, list[str]] = {}  # by shard, the sequence numbers that are left
+    unknown: set[str] = set()  # of which it says that they are of no record of the shard
+    hours = 24
+    asked: list[str] = []
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        what = str(self.headers["X-Amz-Target"]).partition(".")[2]
+        Forgetful.asked.append(what)
+        if asked.get("StartingSequenceNumber") in Forgetful.unknown:
+            return self._answer(400, {"__type": "InvalidArgumentException", "message": "did not come from this shard"})
+        self._answer(200, getattr(self, f"_{what}")(asked))
+
+    def _DescribeStreamSummary(self, asked: Any) -> Any:
+        return {"StreamDescriptionSummary": {"RetentionPeriodHours": Forgetful.hours}}
+
+    def _ListShards(self, asked: Any) -> Any:
+        started = {"SequenceNumberRange": {"StartingSequenceNumber": "1"}}
+        return {"Shards": [{"ShardId": shard, **started} for shard in Forgetful.kept]}
+
+    def _GetShardIterator(self, asked: Any) -> Any:
+        return {"ShardIterator": f"{asked['ShardId']} {asked.get('StartingSequenceNumber', 0)}"}
+
+    def _GetRecords(self, asked: Any) -> Any:
+        shard, _, after = asked["ShardIterator"].partition(" ")
+        numbers = [number for number in Forgetful.kept[shard] if int(number) > int(after)][: asked["Limit"]]
+        record = {"PartitionKey": "k", "ApproximateArrivalTimestamp": 1_772_344_800.0}
+        return {
+            "Records": [{**record, "SequenceNumber": number, "Data": "YQ=="} for number in numbers],
+            "NextShardIterator": f"{shard} {[after, *numbers][-1]}",
+            "MillisBehindLatest": 0,
+        }
+
+    def _answer(self, status: int, document: Any) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/x-amz-json-1.1")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def forgetful() -> Iterator[Stream]:
+    with serving(Forgetful) as stream:
+        Forgetful.kept = {"shard-0": [OLDEST, NEWEST], "shard-1": [LAST, NEWEST]}
+        Forgetful.unknown, Forgetful.hours, Forgetful.asked = set(), 24, []
+        yield stream
+
+
+def test_records_that_retention_removed_are_named_or_left_out(
+    forgetful: Stream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    positions = {"shard-0": LAST, "shard-1": LAST, "shard-9": LAST, "shard-8": SHARD_END}
+    now = 100 * DAY_MS
+    with pytest.raises(LostMessages, match="until 24 hours ago: .*shard-0.*shard-9") as lost:
+        without_lost(forgetful, positions, None, now, tolerates_gaps=False)
+    assert "on_gap" in str(lost.value) and "shard-1" not in str(lost.value)
+    found = without_lost(forgetful, positions, now - 2 * DAY_MS, now, tolerates_gaps=True)
+    assert found == {"shard-0": BEGINNING, "shard-1": LAST, "shard-9": SHARD_END, "shard-8": SHARD_END}
+    assert "nobody can say how many" in caplog.text
+    giver = ShardsGiver(forgetful, found, up_to := ReadUpTo(tmp_path))
+    assert sorted(str(message.held) for message in giver.take(100, 10_000, 0.0)) == sorted([OLDEST, NEWEST, NEWEST])
+    assert up_to.ms() is None
+    assert giver.take(100, 10_000, 0.0) == []
+    assert up_to.ms() is not None, "everything has been read"
+
+
+def test_a_stream_that_had_read_everything_has_lost_nothing(forgetful: Stream) -> None:
+    now, gone = 100 * DAY_MS, {"shard-0": LAST}
+    assert without_lost(forgetful, gone, now - DAY_MS + 1, now, tolerates_gaps=False) == gone
+    assert without_lost(forgetful, {"shard-0": BEGINNING}, None, now, tolerates_gaps=False) == {"shard-0": BEGINNING}
+    assert Forgetful.asked == [], "no question is asked for that"
+    Forgetful.hours = 7 * 24
+    assert without_lost(forgetful, gone, now - 6 * DAY_MS, now, tolerates_gaps=False) == gone
+    with pytest.raises(LostMessages):
+        without_lost(forgetful, gone, now - 8 * DAY_MS, now, tolerates_gaps=False)
+
+
+def test_a_position_that_its_shard_does_not_know_stops_or_begins_anew(forgetful: Stream) -> None:
+    Forgetful.unknown = {LAST}
+    with pytest.raises(LostMessages, match="does not know the record that was read last") as lost:
+        ShardsGiver(forgetful, {"shard-0": LAST}).take(100, 10_000, 0.0)
+    assert "on_gap" in str(lost.value)
+    taken = ShardsGiver(forgetful, {"shard-0": LAST, "shard-1": NEWEST}, tolerates_gaps=True).take(100, 10_000, 0.0)
+    assert [message.held for message in taken] == [OLDEST, NEWEST]
+    with pytest.raises(InvalidDeclaration, match="knows no record"):
+        backend_at(forgetful).position_given("any", {"shard-0": LAST, "shard-1": BEGINNING})

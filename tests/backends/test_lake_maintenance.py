@@ -196,7 +196,25 @@ def test_small_landed_rows_make_one_file(kind: str, tmp_project: Path) -> None:
     spark = place._backend().spark()
     with read_by_many_tasks(spark):
         into(place, spark.range(0, 4000, 1, 16).selectExpr("id", "'Rome' AS city")).sync()
-    assert len([file for file in place.folder("orders").rglob("*.parquet") if "_delta_log" not in file.parts]) == 1
+    assert len(data_files(place)) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_tasks_that_write_straight_into_a_table_make_no_more_files_than_a_shuffle_has_parts(
+    kind: str, tmp_project: Path
+) -> None:
+    place = lake(kind, tmp_project)
+    spark = place._backend().spark()
+    parts = int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
+    into(place, [(9, "Oslo")]).sync()
+    into(place, spark.range(10, 4010, 1, 5 * parts).selectExpr("id", "'Rome' AS city")).sync()
+    assert len(data_files(place)) <= 1 + parts
+    assert ids(place) == [9, *range(10, 4010)]
+
+
+def data_files(place: LakeEndpoint) -> list[Path]:
+    """Every file with rows that is below the table's folder."""
+    return [file for file in place.folder("orders").rglob("*.parquet") if "_delta_log" not in file.parts]
 
 
 # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

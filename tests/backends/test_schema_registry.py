@@ -18,6 +18,7 @@ from hypothesis import given, strategies as st
 
 from ematix_flow import SchemaRegistryConnection
 from ematix_flow.backends.avro_rows import arrow_type, avro_batch, avro_schema, to_avro_messages
+from ematix_flow.backends.glue_registry import GlueClient
 from ematix_flow.backends.schema_registry import (
     RegistryClient,
     glue_version_and_payload,
@@ -28,6 +29,7 @@ from ematix_flow.backends.schema_registry import (
     with_message_indexes,
     with_schema_id,
 )
+from ematix_flow.connections import GlueSchemaRegistryConnection
 from ematix_flow.errors import BrokerRefused, ConnectionFailed, InvalidConnection, UnfitValue
 from tests.services.postgres import _free_port
 from tests.services.schema_registry import own_server
@@ -107,7 +109,7 @@ def test_a_base_path_and_a_login_are_honoured(subject: str) -> None:
             with pytest.raises(ConnectionFailed, match="refuses the login") as failure:
                 client_at(url, **wrong).ping()
             assert "pw" not in str(failure.value)
-        with pytest.raises(BrokerRefused, match="base path") as missing:
+        with pytest.raises(ConnectionFailed, match="base path") as missing:
             client_at(url.removesuffix("/apis/ccompat/v7"), **login).ping()
         assert "pw" not in str(missing.value) + repr(client.registry)
 
@@ -129,12 +131,20 @@ def test_a_registry_that_cannot_be_is_refused(fields: dict[str, str], complaint:
 
 
 class Elsewhere(BaseHTTPRequestHandler):
-    """A web server that is no registry."""
+    """A web server that is no registry: a schema's number is what it answers with, and 200 breaks off."""
 
     def do_GET(self) -> None:
-        self.send_response(503 if "ids" in self.path else 200)
+        number = int(self.path.rpartition("/")[2]) if "ids" in self.path else None
+        self.send_response(number or 200)
+        if number == 200:
+            self.send_header("Content-Length", "1000")
         self.end_headers()
         self.wfile.write(b"<html>hello</html>")
+
+    def do_POST(self) -> None:
+        self.send_response(400)
+        self.end_headers()
+        self.wfile.write(b'{"__type": "ThrottlingException"}')
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
@@ -154,10 +164,21 @@ def elsewhere() -> Iterator[str]:
 def test_a_server_that_is_away_in_trouble_or_no_registry_is_one_clear_error(elsewhere: str) -> None:
     with pytest.raises(ConnectionFailed, match="something else than JSON"):
         client_at(elsewhere).ping()
-    with pytest.raises(ConnectionFailed, match="in trouble .HTTP 503"):
-        client_at(elsewhere).schema(1)
+    for number, complaint in ((503, "in trouble .HTTP 503"), (429, "in trouble .HTTP 429"), (404, "or it is away")):
+        with pytest.raises(ConnectionFailed, match=complaint):  # not one of messages, which would become dead letters
+            client_at(elsewhere).schema(number)
+    with pytest.raises(ConnectionFailed, match="cannot be reached"):
+        client_at(elsewhere).schema(200)
     with pytest.raises(ConnectionFailed, match="cannot be reached"):
         client_at(f"http://127.0.0.1:{_free_port()}").ping()
+
+
+def test_a_glue_registry_that_wants_a_pause_blames_no_message(elsewhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", elsewhere)
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    glue = GlueSchemaRegistryConnection(name="glue", registry_name="r", region="us-east-1", **keys)
+    with pytest.raises(ConnectionFailed, match="in trouble .ThrottlingException"):
+        GlueClient(glue).schema(str(uuid.uuid4()))
 
 
 # ── framing ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,8 @@ import os
 import sqlite3
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,7 @@ class till:
 
 @ematix.connection
 class lake:
-    kind = "{kind}"
-    {place} = "lake"
+    {lake}
 
 @ematix.table(schema="sales")
 class Loaded:
@@ -47,7 +47,10 @@ def look(conn):
     return "SELECT row_number() OVER (ORDER BY id, name) AS id, name, _batch_id AS batch FROM sales.loaded"
 """
 
-PLACES = {"delta_local": "path", "iceberg": "warehouse"}
+PLACES = {
+    "delta_local": {"kind": "delta_local", "path": "lake"},
+    "iceberg": {"kind": "iceberg", "warehouse": "lake"},
+}
 CELLS = [("delta_local", "merge", "committed"), ("iceberg", "merge", "mid-settle")]
 if os.environ.get("EMATIX_PROVE"):
     CELLS = [
@@ -63,15 +66,35 @@ class LakeProject:
     """A project with a SQLite source and a lake."""
 
     folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def start(
+        self, pipeline: str, *, engine: str = "auto", environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """One `flow run`, in a group of processes of its own."""
+        paths = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **self.environment, **(environment or {})}
+        command = [sys.executable, "-m", "ematix_flow", "run", "--module", "lakes", pipeline, "--json"]
+        return subprocess.Popen(
+            [*command, "--engine", engine],
+            cwd=self.folder,
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     def run(self, pipeline: str, crash_at: str | None = None, engine: str = "auto") -> tuple[int, str]:
-        """One `flow run`; exit code and what was said."""
-        env = {**os.environ, "PYTHONPATH": str(self.folder)}
-        env |= {"EMATIX_FLOW_CRASH_AT": crash_at} if crash_at else {}
-        command = [sys.executable, "-m", "ematix_flow", "run", "--module", "lakes", pipeline, "--json"]
-        command += ["--engine", engine]
-        done = subprocess.run(command, cwd=self.folder, env=env, text=True, capture_output=True, timeout=300)
-        return done.returncode, done.stdout + done.stderr
+        """The same, to its end; exit code and what was said."""
+        crash = {"EMATIX_FLOW_CRASH_AT": crash_at} if crash_at else {}
+        process = self.start(pipeline, engine=engine, environment=crash)
+        try:
+            said, _ = process.communicate(timeout=300)
+        except BaseException:
+            process.kill()
+            raise
+        return process.returncode, said
 
     def sql(self, statement: str) -> list[tuple[object, ...]]:
         """One statement on the SQLite file."""
@@ -89,15 +112,29 @@ class LakeProject:
 
     def statuses(self) -> list[str]:
         """How the runs ended, by the history beside the tables."""
-        history = (self.folder / "lake" / "_ematix_flow" / "run_history").glob("*.json")
-        records = [json.loads(file.read_text()) for file in history]
+        history = [content for name, content in self.files().items() if "/run_history/" in name]
+        records = [json.loads(content) for content in history]
         return [record["status"] for record in sorted(records, key=lambda record: str(record["started_at"]))]
+
+    def files(self) -> Mapping[str, bytes]:
+        """Everything in the lake."""
+        lake = self.folder / "lake"
+        return {f"{file.relative_to(lake)}": file.read_bytes() for file in lake.rglob("*") if file.is_file()}
+
+    def staged(self) -> list[str]:
+        """What loads have left beside the tables."""
+        return [name for name in self.files() if "_ematix_flow/staging/" in name]
 
 
 def lake_project(folder: Path, kind: str) -> LakeProject:
     """A project whose source has two rows."""
-    project = LakeProject(folder)
-    (folder / "lakes.py").write_text(MODULE.format(kind=kind, place=PLACES[kind]))
+    return filled(LakeProject(folder), PLACES[kind])
+
+
+def filled(project: LakeProject, lake: Mapping[str, str]) -> LakeProject:
+    """Write the project's module, and two rows into its source."""
+    fields = "\n    ".join(f'{name} = "{value}"' for name, value in lake.items())
+    (project.folder / "lakes.py").write_text(MODULE.format(lake=fields))
     project.sql("CREATE TABLE source (id INTEGER PRIMARY KEY, name TEXT)")
     project.sql("INSERT INTO source VALUES (1, 'a'), (2, 'b')")
     return project
@@ -116,8 +153,7 @@ def test_a_killed_load_is_made_good_by_the_next_run(tmp_path: Path, kind: str, m
     expected = {"append": ["B", "a", "a", "b"], "scd2": ["B", "a", "b"]}.get(mode, ["B", "a"])
     assert project.rows() == expected
     assert "running" not in project.statuses()
-    staging = tmp_path / "lake" / "_ematix_flow" / "staging"
-    assert not [file for file in staging.rglob("*") if file.is_file()]
+    assert not project.staged()
 
 
 NATIVE = [("merge", "committed", "spark"), ("append", "committed", "native")]
@@ -146,5 +182,4 @@ def test_a_load_killed_on_the_native_engine_is_made_good_on_either(
     expected = {"append": ["B", "a", "a", "b"], "scd2": ["B", "a", "b"]}.get(mode, ["B", "a"])
     assert project.rows(engine="native") == expected
     assert "running" not in project.statuses()
-    staging = tmp_path / "lake" / "_ematix_flow" / "staging"
-    assert not [file for file in staging.rglob("*") if file.is_file()]
+    assert not project.staged()

@@ -312,8 +312,11 @@ def test_a_workflow_that_cannot_run_is_a_value_error(options: dict[str, Any], sa
 
 
 def test_a_trigger_that_nothing_would_fire_is_not_accepted() -> None:
-    with pytest.raises(NotImplementedError, match="on_message"):
+    with pytest.raises(ValueError, match="on_message") as caught:
         ematix.workflow(name="w", jobs=["a"], on_message="x")
+    assert isinstance(caught.value, InvalidDeclaration)
+    assert "streaming pipeline" in caught.value.fix and 'enqueue_run("w")' in caught.value.fix
+    assert registry.current().workflows() == ()
 
 
 def test_an_unknown_option_is_answered_with_the_nearest() -> None:

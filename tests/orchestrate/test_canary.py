@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +13,7 @@ import psycopg
 import pytest
 
 from tests.orchestrate.project import Project
+from tests.orchestrate.webhook import Heard
 
 SECRET = "canary-5ecret-7f3a"
 VALUE = "canary-value-91c2"
@@ -53,27 +52,6 @@ def shouts():
     print("my password is", os.environ["CANARY_PASSWORD"])
     raise RuntimeError("cannot log in with " + os.environ["WAREHOUSE_URL"])
 """
-
-
-class Heard:
-    """What a webhook was told."""
-
-    def __init__(self) -> None:
-        self.bodies: list[str] = []
-        heard = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                heard.bodies.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Nobody reads it."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
 def test_neither_a_secret_nor_a_value_is_left_anywhere(
@@ -129,8 +107,7 @@ def test_neither_a_secret_nor_a_value_is_left_anywhere(
             assert VALUE not in text, f"{place} holds a value of a row:\n{text[:3000]}"
     finally:
         project.close()
-        heard.server.shutdown()
-        heard.server.server_close()
+        heard.close()
         with psycopg.connect(pg_url, autocommit=True) as db:
             db.execute(f"REASSIGN OWNED BY {role} TO postgres")
             db.execute(f"DROP ROLE {role}")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ematix_flow import AllOf, AnyOf, BigInt, ematix, pipeline
+from ematix_flow import AllOf, Annotated, AnyOf, BigInt, connect, ematix, pipeline, pk
 from ematix_flow.contracts.orchestration import AlertEvent, LastRun, Slot
 from ematix_flow.contracts.runtime import RunRecord
 from ematix_flow.errors import InvalidConfig, StaleLease
 from ematix_flow.orchestrate import control
-from ematix_flow.orchestrate.backfill import plan_backfill
+from ematix_flow.orchestrate.backfill import plan_backfill, run_backfill
 from ematix_flow.orchestrate.desk import Desk
 from ematix_flow.orchestrate.freshness import check_freshness
 from ematix_flow.orchestrate.recovery import recover, remind, take
@@ -75,6 +77,20 @@ def test_a_pipeline_that_is_given_up_is_told_of_once_and_again_after_it_was_clea
     for minute in range(4, 7):
         run_due(orchestrated(), store, telling, now=at(minutes=minute))
     assert heard.events[3:] == [("failed", "bad"), ("failed", "bad"), ("gave_up", "bad")]
+
+
+def test_a_clock_that_is_set_back_does_not_prolong_a_wait_between_attempts() -> None:
+    @pipeline.register(name="bad", schedule=None, retry={"max_attempts": 5, "backoff": "exponential", "base_secs": 30})
+    def bad() -> None:
+        raise RuntimeError("boom")
+
+    store = InMemoryRunLog()
+    store.add_slots([Slot("bad", SIX)])
+    ran = [run_due(orchestrated(), store, Telling(), now=now).failed for now in (SIX, at(seconds=10), at(hours=-1))]
+    assert [len(failed) for failed in ran] == [1, 0, 1], "an hour would be longer than any wait"
+    assert not run_due(orchestrated(), store, Telling(), now=at(hours=-1, seconds=50)).failed, (
+        "it waits again, a minute"
+    )
 
 
 def test_an_upstream_that_is_late_with_an_older_time_still_holds_back() -> None:
@@ -261,6 +277,57 @@ def test_a_backfill_does_not_run_ahead_of_the_clock() -> None:
         plan_backfill(entry, store, at(days=1), at(days=5), now=SIX)
 
 
+def test_a_backfill_again_applies_a_time_once_more_and_never_appends_it(tmp_path: Path) -> None:
+    @ematix.connection
+    class place:
+        kind = "sqlite"
+        path = str(tmp_path / "place.db")
+
+    @ematix.table(schema="main")
+    class Orders:
+        id: Annotated[BigInt, pk()]
+        amount: BigInt
+
+    @ematix.pipeline(target=Orders, target_connection="place", mode="merge", schedule="0 6 * * *")
+    def load(conn: Any) -> str:
+        return "SELECT id, amount FROM raw"
+
+    @ematix.pipeline(target=Orders, target_connection="place", mode="append", schedule="0 6 * * *")
+    def add(conn: Any) -> str:
+        return "SELECT id, amount FROM raw"
+
+    ematix.workflow(name="both", jobs=["load", "add"], schedule="0 6 * * *")
+    entries, store = {entry.name: entry for entry in orchestrated()}, InMemoryRunLog()
+
+    def filled(*, again: bool) -> list[str]:
+        ended: list[str] = []
+        plan = plan_backfill(entries["load"], store, SIX, at(days=2), again=again, now=at(days=9))
+        stop, work = threading.Event(), Work(store, Telling())
+        run_backfill(plan, entries["load"], work, stop=stop, told=lambda slot, end: ended.append(end.status))
+        return ended
+
+    with connect("place") as db:
+        db.execute("CREATE TABLE raw (id BIGINT, amount BIGINT)")
+        db.execute("INSERT INTO raw VALUES (1, 10)")
+        assert filled(again=False) == ["succeeded"] * 2
+        db.execute("UPDATE raw SET amount = 11")
+        assert filled(again=False) == []
+        assert db.fetch_scalar_int("SELECT amount FROM orders") == 10
+        assert filled(again=True) == ["succeeded"] * 2
+        assert db.fetch_scalar_int("SELECT amount FROM orders") == 11
+        db.execute("DROP TABLE raw")
+        assert filled(again=True) == ["failed"] * 2
+        (failed, _), _ = store.list_runs(status="failed")
+        db.execute("CREATE TABLE raw (id BIGINT, amount BIGINT)")
+        db.execute("INSERT INTO raw VALUES (1, 12)")
+        control.restart(store, failed.run_id, "plan")
+        assert run_due([entries["load"]], store, Telling(), now=at(days=9, hours=3)).fired
+        assert db.fetch_scalar_int("SELECT amount FROM orders") == 12, "a restart is that logical run, not the first"
+    for name in ("add", "both"):
+        with pytest.raises(InvalidConfig, match="'add' appends"):
+            plan_backfill(entries[name], store, SIX, at(days=2), again=True, now=at(days=9))
+
+
 def test_a_breach_is_told_until_it_was_heard_and_again_to_those_who_want_to_be_reminded() -> None:
     store, once, often = InMemoryRunLog(), Heard(), Heard(realert_after_s=3600)
     telling = Telling([once, often], log=store)
@@ -286,6 +353,26 @@ def test_a_workflow_and_the_job_it_is_at_count_as_one_and_backfills_do_not_count
     store = InMemoryRunLog()
     for name in ("both", "first", "elsewhere", "alone@2026-03-01T06:00:00Z"):
         assert store.claim(name, "ann", 30).acquired
+    assert _Room(Desk(orchestrated(), store), 3).running == 2
+    assert store.claim("second", "bob", 30).acquired  # by its own schedule, in another process
+    assert _Room(Desk(orchestrated(), store), 3).running == 3
+
+
+def test_whoever_looks_at_the_clock_notes_what_is_declared() -> None:
+    pipeline.register(name="p", schedule="0 6 * * *")(lambda: None)
+    pipeline.register(name="by hand", schedule=None)(lambda: None)
+    store = InMemoryRunLog()
+    Desk(orchestrated(), store).write_down_due(SIX, 60)
+    found = store._ask(lambda db: db.rows("SELECT pipeline_name FROM @declared ORDER BY 1"))
+    assert found == [("by hand",), ("p",)]
+
+
+def test_a_workflow_and_a_job_that_are_both_on_their_way_to_workers_count_as_two() -> None:
+    pipeline.register(name="first", schedule="0 6 * * *")(lambda: None)
+    ematix.workflow(name="both", jobs=["first"], schedule="0 6 * * *")
+    store = InMemoryRunLog()
+    for name in ("both", "first"):
+        assert store.claim(name, "dispatched by ann", 30).acquired
     assert _Room(Desk(orchestrated(), store), 3).running == 2
 
 
@@ -335,3 +422,41 @@ def test_an_append_that_may_have_loaded_is_not_restarted_at_its_load() -> None:
     assert "would be loaded twice" in result.failed[0].error_message
     record = store.get_run(asked)
     assert record is not None and record.status == "failed" and "loaded twice" in str(record.error_summary)
+
+
+def test_an_incremental_append_that_failed_goes_on_behind_its_mark_whoever_asks_for_it(tmp_path: Path) -> None:
+    @ematix.connection
+    class place:
+        kind = "sqlite"
+        path = str(tmp_path / "place.db")
+
+    @ematix.table(schema="main")
+    class Orders:
+        id: BigInt
+        amount: BigInt
+
+    @ematix.pipeline(
+        target=Orders, target_connection="place", mode="append", incremental_column="id", schedule="0 * * * *"
+    )
+    def load(conn: Any) -> str:
+        return "SELECT id, amount FROM raw"
+
+    store, telling = InMemoryRunLog(), Telling()
+    with connect("place") as db:
+        db.execute("CREATE TABLE raw (id BIGINT, amount BIGINT)")
+        db.execute("INSERT INTO raw VALUES (1, 10), (2, 20)")
+        assert run_due(orchestrated(), store, telling, now=at(seconds=1)).fired
+        db.execute("INSERT INTO raw VALUES (3, 30), (4, NULL)")
+        assert run_due(orchestrated(), store, telling, now=at(hours=1, seconds=1)).failed
+        (failed,), _ = store.list_runs(status="failed")
+        assert (failed.failed_step, failed.failed_watermark) == ("settle", "2")
+        db.execute("UPDATE raw SET amount = 40 WHERE id = 4")
+        asked = control.restart(store, failed.run_id, None)
+        assert run_due(orchestrated(), store, telling, now=at(hours=1, minutes=1)).fired
+        again = store.get_run(asked)
+        assert again is not None and (again.status, again.extras["rows_inserted"]) == ("succeeded", 2)
+        assert control.retry(store, "load") is not None, "its slot has not succeeded"
+        (last,) = run_due(orchestrated(), store, telling, now=at(hours=1, minutes=2)).fired
+        assert last.result["replayed"]
+        loaded = db.query("SELECT id, amount FROM orders ORDER BY id")["rows"]
+    assert [tuple(row) for row in loaded] == [(1, 10), (2, 20), (3, 30), (4, 40)]

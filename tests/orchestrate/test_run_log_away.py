@@ -26,7 +26,8 @@ from ematix_flow.contracts.orchestration import (
     Slot,
 )
 from ematix_flow.errors import ConnectionFailed
-from ematix_flow.orchestrate.scheduler import LEADER, Scheduler, SchedulerSettings
+from ematix_flow.orchestrate.scheduler import LEADER, SLOT_VARIABLE, Scheduler, SchedulerSettings
+from ematix_flow.orchestrate.work import slot_key
 from ematix_flow.run.runlogs.memory import InMemoryRunLog
 from ematix_flow.run.runlogs.urls import from_url
 from ematix_flow.testing.registry import isolated_registry
@@ -251,9 +252,11 @@ class Taking:
 
     def __init__(self) -> None:
         self.dispatched: list[DispatchHandle] = []
+        self.slots: list[str] = []
         self.ended: list[DispatchReport] = []
 
     def dispatch(self, spec: DispatchSpec) -> DispatchHandle:
+        self.slots.append(spec.env[SLOT_VARIABLE])
         self.dispatched.append(DispatchHandle(spec.pipeline_name, "taking", str(len(self.dispatched))))
         return self.dispatched[-1]
 
@@ -289,6 +292,29 @@ def test_a_claim_whose_answer_was_lost_does_not_hold_its_slot_up() -> None:
         scheduler.tick()
         scheduler.tick()
     assert [handle.pipeline_name for handle in executor.dispatched] == ["orders"]
+
+
+class FreedMeanwhile(InMemoryRunLog):
+    """A run log in which a claim that is refused is free a moment later."""
+
+    def claim(self, pipeline: str, worker_id: str, lease_seconds: float) -> ClaimResult:
+        answer = super().claim(pipeline, worker_id, lease_seconds)
+        for held in self.claims() if not answer.acquired else ():
+            if held.pipeline == pipeline:
+                self.release(held.token)
+        return answer
+
+
+def test_times_are_run_in_their_order_though_the_claim_comes_free_in_the_middle_of_a_tick() -> None:
+    with isolated_registry():
+        store = FreedMeanwhile()
+        scheduler, executor = one_slot(store)
+        (first,) = store.open_slots()
+        store.add_slots([Slot("orders", first.at + EVERY)])
+        assert store.claim("orders", "worker of the time before", 60).acquired
+        scheduler.tick()
+        scheduler.tick()
+    assert executor.slots == [slot_key(first.at)]
 
 
 def test_the_end_of_a_worker_is_not_forgotten_when_the_run_log_cannot_hear_of_it() -> None:
@@ -330,6 +356,9 @@ def test_a_worker_that_never_begins_is_told_of_and_sent_for_less_often() -> None
         elapsed(scheduler, 21)
         scheduler.tick()
         assert len(executor.dispatched) == 2, "the second wait is longer"
+        elapsed(scheduler, -3600)
+        scheduler.tick()
+        assert len(executor.dispatched) == 3, "a clock that is set back does not make it last an hour longer"
     assert metrics.counters["orders", "lease_expired"] == metrics.counters["orders", "dispatch_failed"] == 2
     assert [(event.kind, event.pipeline) for event in told] == [("dispatch_failed", "orders")]
     assert "no worker began" in told[0].error_message

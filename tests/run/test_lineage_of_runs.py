@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 
-from ematix_flow import BigInt, Text, ematix, pipeline, pk
+from ematix_flow import BigInt, Text, ematix, pipeline, pk, tracing
 from ematix_flow.declare import registry
 from ematix_flow.declare.connection import SQLiteConnection
 from ematix_flow.errors import FlowError
 from ematix_flow.normalize import trim
+from ematix_flow.orchestrate.run_due import run_due
+from ematix_flow.run.registered import orchestrated
+from ematix_flow.run.runlogs.memory import InMemoryRunLog
+from ematix_flow.run.runner import run_transform
+from ematix_flow.watch.telling import Telling
 
 SHOP = SQLiteConnection(name="shop", path="shop.db")
 SQL = "SELECT id, name AS label FROM raw"
@@ -118,3 +124,62 @@ def test_a_bare_function_is_a_run_without_datasets(told: Path) -> None:
         ("START", [], []),
         ("COMPLETE", [], []),
     ]
+
+
+@pytest.fixture
+def spans() -> Iterator[Any]:
+    """What is traced in this process."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing.set_global_tracer(provider.get_tracer("test"))
+    yield exporter
+    tracing.set_global_tracer(None)
+
+
+def test_a_workflow_its_jobs_and_its_failures_are_told_and_traced(told: Path, spans: Any) -> None:
+    pipeline.register(name="fetch", schedule=None)(lambda: {"rows": 1})
+
+    @pipeline.register(name="publish", schedule=None, depends_on=["fetch"])
+    def publish() -> None:
+        raise RuntimeError("no paper")
+
+    ematix.workflow(name="morning", jobs=["fetch", "publish"], schedule="0 6 * * *")
+    store = InMemoryRunLog()
+    just_due = datetime(2026, 3, 1, 6, 0, 1, tzinfo=timezone.utc)
+    assert run_due(orchestrated(), store, Telling(), now=just_due).failed
+    found = events(told)
+    assert [(event["job"]["name"], event["eventType"]) for event in found] == [
+        *(("morning", "START"), ("fetch", "START"), ("fetch", "COMPLETE")),
+        *(("publish", "START"), ("publish", "FAIL"), ("morning", "FAIL")),
+    ]
+    whole, job = found[0], found[1]
+    (record,), _ = store.list_runs(pipeline="morning")
+    assert whole["run"]["runId"] == record.run_id
+    assert whole["job"]["facets"]["jobType"]["jobType"] == "WORKFLOW"
+    assert whole["run"]["facets"]["nominalTime"]["nominalStartTime"] == "2026-03-01T06:00:00.000Z"
+    assert job["run"]["facets"]["parent"]["run"] == {"runId": record.run_id}
+    assert job["run"]["facets"]["parent"]["job"] == {"namespace": "default", "name": "morning"}
+    assert "parent" not in whole["run"]["facets"]
+    by_name = {span.attributes["flow.pipeline.name"]: span for span in spans.get_finished_spans()}
+    assert set(by_name) == {"morning", "fetch", "publish"}
+    assert by_name["fetch"].parent.span_id == by_name["morning"].context.span_id
+    assert [by_name[name].status.is_ok for name in ("fetch", "publish", "morning")] == [True, False, False]
+
+
+def test_a_transform_is_told_and_traced(told: Path, spans: Any) -> None:
+    @ematix.transform(target_connection=SHOP)
+    def tidy(conn: Any) -> dict[str, int]:
+        conn.execute("DELETE FROM raw WHERE id = 2")
+        return {"removed": 1}
+
+    result = run_transform("tidy")
+    start, complete = events(told)
+    assert [start["eventType"], complete["eventType"]] == ["START", "COMPLETE"]
+    assert start["run"]["runId"] == result["run_id"]
+    assert start["job"]["facets"]["jobType"]["jobType"] == "TRANSFORM"
+    (span,) = spans.get_finished_spans()
+    assert (span.name, span.attributes["flow.pipeline.name"]) == ("flow.pipeline.run", "tidy")

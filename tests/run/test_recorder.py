@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from ematix_flow.contracts.plans import RunResult
-from ematix_flow.contracts.runtime import RunObserver, RunRecord
+from ematix_flow.contracts.runtime import RunObserver, RunRecord, RunStatus, StepStatus
 from ematix_flow.errors import ConnectionFailed, StatementFailed
 from ematix_flow.run.process import this_process
 from ematix_flow.run.recorder import RunRecorder
@@ -74,9 +74,10 @@ def test_a_failed_run_names_its_step_and_its_reason_without_secrets() -> None:
     recorder.start()
     recorder.step("source", "succeeded")
     recorder.step("load:main.t", "running")
+    recorder.resumes_at("2026-02-28")
     recorder.step("post[0]", "pending")
     error = StatementFailed("The database said no to postgres://ann:s3cret@db/x.", fix="ask it")
-    recorder.finish("failed", error=error, failed_watermark="2026-02-28")
+    recorder.finish("failed", error=error)
     record = log.get_run("r1")
     assert record.status == "failed"
     assert record.failed_step == "load:main.t"
@@ -85,6 +86,30 @@ def test_a_failed_run_names_its_step_and_its_reason_without_secrets() -> None:
     assert "fix    ask it" in record.error_summary
     assert "s3cret" not in record.error_summary
     assert [step["status"] for step in record.extras["steps"]] == ["succeeded", "failed", "skipped"]
+
+
+def test_of_several_targets_the_mark_of_the_first_that_failed_is_kept() -> None:
+    log = InMemoryRunLog()
+    recorder = RunRecorder(log, "p", "r1")
+    loads: list[tuple[str, StepStatus]] = [("1", "succeeded"), ("2", "failed"), ("3", "failed"), ("4", "succeeded")]
+    for mark, ends in loads:
+        recorder.resumes_at(mark)
+        if ends == "succeeded":
+            recorder.resumes_at(None)
+        recorder.step(f"load:main.t{mark}", ends)
+    recorder.finish("failed")
+    assert log.get_run("r1").failed_watermark == "2"
+
+
+@pytest.mark.parametrize("status", ["succeeded", "failed"])
+def test_a_load_that_is_done_leaves_no_mark_behind(status: RunStatus) -> None:
+    log = InMemoryRunLog()
+    recorder = RunRecorder(log, "p", "r1")
+    recorder.resumes_at("2026-02-28")
+    recorder.resumes_at(None)
+    recorder.step("post[0]", "failed" if status == "failed" else "succeeded")
+    recorder.finish(status)
+    assert log.get_run("r1").failed_watermark is None
 
 
 def test_an_exception_of_the_user_is_named_with_its_type() -> None:

@@ -217,7 +217,7 @@ def test_a_file_of_version_1_is_upgraded_with_everything_in_it(tmp_path: Path) -
     assert log.claim("p", "ann", 30).acquired
     log.close()
     connection = sqlite3.connect(tmp_path / "log.db")
-    assert connection.execute("SELECT max(version) FROM ematix_flow_run_log_version").fetchone() == (3,)
+    assert connection.execute("SELECT max(version) FROM ematix_flow_run_log_version").fetchone() == (4,)
     connection.close()
 
 

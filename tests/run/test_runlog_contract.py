@@ -32,7 +32,7 @@ SQL_STORES = ("sqlite", "memory", "postgres", "mysql", "duckdb")
 BUCKETS = ("s3", "gcs", "azure")
 TABLES = (
     *("run_records", "run_events", "run_log", "attempt_state", "pipeline_claims"),
-    *("slots", "pauses", "alerts_sent", "first_seen"),
+    *("slots", "pauses", "alerts_sent", "first_seen", "declared"),
 )
 ODD_NAMES = ("it's", 'say "hi"', "100%", "%s", "Ä ö 🐘", "a ", "a", "A", "a/b~c", "?", "@slots", "{later}", "\\", "_")
 
@@ -103,6 +103,16 @@ def log(place: Place) -> Iterator[Any]:
 every_store = pytest.mark.parametrize("place", [*SQL_STORES, *BUCKETS], indirect=True, scope="module")
 every_database = pytest.mark.parametrize("place", SQL_STORES, indirect=True, scope="module")
 several_processes = pytest.mark.parametrize("place", ["sqlite", "postgres", "mysql"], indirect=True, scope="module")
+
+
+def _claim_rows(log: Any) -> list[str]:
+    return sorted(name for (name,) in log._ask(lambda db: db.rows("SELECT pipeline_name FROM @pipeline_claims")))
+
+
+def _move_back(log: Any, table: str, column: str, *, days: int) -> None:
+    """As if what is in a table had been written so long ago."""
+    before = f"{datetime.now(timezone.utc) - timedelta(days=days):%Y-%m-%dT%H:%M:%S.%fZ}"
+    log._ask(lambda db: db.change(f"UPDATE @{table} SET {column} = ?", before))
 
 
 def a_run(run_id: str = "r1", *, minutes: int = 0, pipeline: str = "p", **fields) -> RunRecord:
@@ -636,6 +646,41 @@ class TestSlots:
         assert [slot.at for slot in log.slots("p")] == [at(3)]
         assert [slot.at for slot in log.slots("quiet")] == [at(1)]
 
+    def test_claims_of_single_slots_go_when_they_are_over_and_those_of_pipelines_stay(self, log: RunLog) -> None:
+        names = ["p", "p@home", "p@2026-03-01T06:00:00Z", "p@2026-03-01T07:00:00.500000Z", "p@2026-03-01T08:00:00Z"]
+        tokens = [log.claim(name, "ann", 60).token for name in names[:4]]
+        for token in tokens[:3]:  # the fourth was killed
+            log.release(token or "")
+        _move_back(log, "pipeline_claims", "expires_at", days=1)
+        assert log.claim(names[4], "ann", 60).acquired
+        log.record_run_record(done("old"))
+        log.prune(max_age_days=36500)
+        assert _claim_rows(log) == sorted(names), "not that old"
+        log.prune(max_age_days=0)
+        assert _claim_rows(log) == sorted([names[0], names[1], names[4]]), "one is held"
+        assert log.claim("p", "bob", 60).fence == 2
+        assert log.claim(names[2], "bob", 60).acquired
+
+    def test_what_is_left_of_a_pipeline_that_is_no_longer_declared_goes_with_old_records(self, log: RunLog) -> None:
+        log.still_declared(["gone", "there", "never again"])
+        log.add_slots([Slot("gone", at(0), "succeeded"), Slot("gone", at(1)), Slot("there", at(0), "succeeded")])
+        log.add_slots([Slot("there", at(1)), Slot("elsewhere", at(0))])
+        assert log.first_seen(["gone"], at(0)) == {"gone": at(0)}
+        log.record_run_record(done("old"))
+        log.prune(max_age_days=0)
+        assert len(log.open_slots()) == 3, "all of them were declared today"
+        _move_back(log, "slots", "changed_at", days=40)
+        _move_back(log, "declared", "declared_at", days=40)
+        log.prune(max_age_days=0)
+        assert len(log.open_slots()) == 3, "nobody looked at any for a month"
+        log.still_declared(["there"])
+        log.prune(max_age_days=60)
+        assert len(log.open_slots()) == 3, "records are kept longer than that"
+        log.prune(max_age_days=0)
+        assert [(slot.pipeline, slot.at) for slot in log.open_slots()] == [("elsewhere", at(0)), ("there", at(1))]
+        assert log.slots("gone") == []
+        assert log.first_seen(["gone"], at(9)) == {"gone": at(9)}
+
 
 @every_database
 class TestAlerts:
@@ -686,6 +731,7 @@ def test_a_bucket_says_what_it_cannot_promise(log: RunLog) -> None:
         lambda: log.open_slots(),
         lambda: log.last_slots(),
         lambda: log.first_seen(["p"], MORNING),
+        lambda: log.still_declared(["p"]),
         lambda: log.move_slot(Slot("p", MORNING), expected="pending"),
         lambda: log.set_paused("p", True),
         lambda: log.enqueue_run("p"),

@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from ematix_flow.backends import jars
 from ematix_flow.backends.java import find_java
 from ematix_flow.spark.jvm import find_spark_home
 
@@ -22,8 +23,8 @@ PATIENCE = 180.0
 
 
 @contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
-    """A Spark Connect server with two cores; its address."""
+def connect_server(folder: Path, *, connectors: Sequence[str] = ()) -> Iterator[str]:
+    """A Spark Connect server with two cores, and jars of connectors if wanted; its address."""
     port = _free_port()
     conf = {
         "spark.connect.grpc.binding.port": str(port),
@@ -31,6 +32,10 @@ def connect_server(folder: Path) -> Iterator[str]:
         "spark.ui.enabled": "false",
         "spark.pyspark.python": sys.executable,
     }
+    if connectors:
+        conf["spark.jars"] = ",".join(map(str, jars.resolve(connectors)))
+        families = [jars.family(name) for name in connectors]
+        conf["spark.sql.extensions"] = ",".join(name for family in families for name in family.extensions)
     options = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
     main = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"]
     with _running(folder, "connect", ["spark-submit", *main, *options, "spark-internal"], port):

@@ -1,7 +1,7 @@
 """Every place where Spark may run: which one is meant, what is said when nobody is there, and the contract on each.
 
-The long proofs (`EMATIX_PROVE=1`) run a slice of PostgreSQL's contract on a Spark Connect server and on a standalone
-cluster, in processes of their own.
+The long proofs (`EMATIX_PROVE=1`) run slices of the contracts of PostgreSQL, Delta and Iceberg on a Spark Connect
+server and on a standalone cluster, in processes of their own.
 """
 
 from __future__ import annotations
@@ -34,6 +34,36 @@ SLICE = (
     "or delivers or share_one or all_markers or no_json or (does_not_fit and merge)"
 )
 """Every mode, every type, markers, sharing, and values that stop a load."""
+
+LAKES = ("tests/backends/test_delta.py", "tests/backends/test_iceberg.py")
+LAKE_SLICE = "append_adds or truncate_replaces or merge_inserts or scd2_by or one_commit_that_names or older_version"
+"""Every mode into lake tables, and rows out of them again."""
+
+PARTS = """
+import os, sys
+from ematix_flow.contracts.session import SessionNeeds, SparkSettings
+from ematix_flow.spark.session import fit_to_job, open_session
+conf = {"spark.sql.shuffle.partitions": sys.argv[1]} if sys.argv[1:] else {}
+session = open_session(SessionNeeds(), SparkSettings(remote=os.environ.get("SPARK_REMOTE"), conf=conf))
+for size in (1000, 1 << 30):
+    fit_to_job(session, size)
+    print("parts", session.conf.get("spark.sql.shuffle.partitions"))
+"""
+"""What two loads, one of a thousand bytes and one of a gigabyte, are shuffled into."""
+
+LACKS = """
+import os
+from ematix_flow.contracts.session import SessionNeeds, SparkSettings
+from ematix_flow.errors import MissingJar
+from ematix_flow.spark.session import open_session
+settings = SparkSettings(remote=os.environ["SPARK_REMOTE"])
+open_session(SessionNeeds(), settings)
+for _ in range(2):
+    try:
+        open_session(SessionNeeds(jars=frozenset({"delta", "kafka"})), settings)
+    except MissingJar as exc:
+        print(exc)
+"""
 
 
 # ── which place ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,20 +161,33 @@ def test_the_commands_take_a_place(tmp_project: Path, capsys: pytest.CaptureFixt
 # ── the contract, elsewhere ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def contract_holds(environment: dict[str, str], chosen: str = SLICE) -> str:
+def contract_holds(
+    environment: dict[str, str], chosen: str = SLICE, of: tuple[str, ...] = ("tests/backends/test_postgres.py",)
+) -> str:
     """Run a slice in a process of its own, and say what it said."""
+    tests = [*of, "-k", f"({chosen}) and not pushdown"]
+    return said_by([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", *tests], environment)
+
+
+def said_by(command: list[str], environment: dict[str, str]) -> str:
+    """What a process says that ends well."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    tests = ["tests/backends/test_postgres.py", "-k", f"({chosen}) and not pushdown"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", *tests],
+        command,
         cwd=ROOT,
         env={**variables, **environment},
         capture_output=True,
         text=True,
         timeout=1800,
     )
-    assert done.returncode == 0, done.stdout[-6000:]
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     return done.stdout
+
+
+def parts(environment: dict[str, str], *told: str) -> list[str]:
+    """Into how many parts loads are shuffled that do not say it themselves, or that do."""
+    said = said_by([sys.executable, "-c", PARTS, *told], environment)
+    return [line.split()[1] for line in said.splitlines() if line.startswith("parts ")]
 
 
 def defaults(folder: Path, address: str) -> Path:
@@ -163,6 +206,35 @@ if os.environ.get("EMATIX_PROVE"):  # servers and minutes: `make prove`
         with connect_server(tmp_path) as address:
             said = contract_holds({"SPARK_REMOTE": address})
         assert "passed" in said
+
+    @pytest.mark.timeout(3600)
+    def test_lake_tables_keep_their_contract_on_a_spark_connect_server(tmp_path: Path) -> None:
+        with connect_server(tmp_path, connectors=("delta", "iceberg")) as address:
+            said = contract_holds({"SPARK_REMOTE": address}, LAKE_SLICE, LAKES)
+        assert "passed" in said
+
+    @pytest.mark.timeout(3600)
+    def test_lake_tables_keep_their_contract_on_a_standalone_cluster(tmp_path: Path) -> None:
+        with standalone_cluster(tmp_path) as address:
+            said = contract_holds({"SPARK_CONF_DIR": str(defaults(tmp_path, address))}, LAKE_SLICE, LAKES)
+        assert "passed" in said
+
+    def test_a_server_without_a_connector_is_one_error_and_loads_are_sized_by_its_cores(tmp_path: Path) -> None:
+        with connect_server(tmp_path) as address:
+            said = said_by([sys.executable, "-c", LACKS], {"SPARK_REMOTE": address})
+            assert said.count("The Spark Connect server lacks the connectors delta, kafka") == 2
+            assert "io.delta:delta-spark" in said and "spark.sql.extensions=io.delta.sql" in said
+            assert parts({"SPARK_REMOTE": address}) == ["4", "16"]
+            assert parts({"SPARK_REMOTE": address}, "7") == ["7", "7"]
+
+    def test_loads_on_a_cluster_are_sized_by_its_cores_unless_somebody_says_otherwise(tmp_path: Path) -> None:
+        with standalone_cluster(tmp_path) as address:
+            conf = defaults(tmp_path, address)
+            assert parts({"SPARK_CONF_DIR": str(conf)}) == ["4", "16"]
+            assert parts({"SPARK_CONF_DIR": str(conf)}, "7") == ["7", "7"]
+            with (conf / "spark-defaults.conf").open("a", encoding="utf-8") as file:
+                file.write("spark.sql.shuffle.partitions 9\n")
+            assert parts({"SPARK_CONF_DIR": str(conf)}) == ["9", "9"]
 
     @pytest.mark.timeout(3600)
     def test_the_contract_holds_on_a_standalone_cluster(tmp_path: Path) -> None:

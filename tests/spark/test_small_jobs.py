@@ -17,6 +17,8 @@ from ematix_flow.connections import (
 from ematix_flow.contracts.plans import SourceQuery
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.spark.batch import job_settings
+from ematix_flow.spark.cluster_sizes import is_chosen, tasks_at_once, tasks_told
+from ematix_flow.spark.remote import has_class
 from ematix_flow.spark.session import fit_to_job
 from ematix_flow.testing.spark import local_spark
 
@@ -70,6 +72,24 @@ def test_a_large_job_is_shuffled_into_more_parts_and_the_next_small_one_into_few
     assert session.conf.get("spark.sql.shuffle.partitions") == "157", "nothing is known about this one"
     fit_to_job(session, 1 * MB)
     assert session.conf.get("spark.sql.shuffle.partitions") == few
+
+
+def test_a_cluster_is_asked_how_many_tasks_it_runs_unless_somebody_has_chosen() -> None:
+    session = local_spark().newSession()
+    assert tasks_at_once(session, is_connect=False) is None, "this session was told when it was made"
+    session.conf.unset("spark.sql.shuffle.partitions")
+    here = session.sparkContext.defaultParallelism
+    assert [tasks_at_once(session, is_connect=far) for far in (False, True)] == [here, here]
+    assert tasks_told({"spark.executor.instances": "4", "spark.executor.cores": "8"}) == 32, "they will come"
+    assert tasks_told({"spark.cores.max": "640"}) == 640 and tasks_told({}) == 0
+    assert is_chosen({"spark.dynamicAllocation.enabled": "true"}), "they come and go"
+    assert not is_chosen({"spark.dynamicAllocation.enabled": "false"})
+
+
+def test_a_server_says_which_classes_it_has() -> None:
+    session = local_spark()
+    assert has_class(session, "org.apache.spark.sql.SparkSession")
+    assert not has_class(session, "io.delta.sql.NoSuchExtension")
 
 
 def test_a_load_into_a_lake_table_counts_what_is_compared_with(tmp_project: Path) -> None:

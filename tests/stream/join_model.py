@@ -22,6 +22,7 @@ class Joined:
         self.rows: dict[str, list[dict[str, Any]]] = {"a": [], "b": []}
         self.known = {"a": False, "b": False}
         self.late = 0
+        self.begun_ms: int | None = None
 
     def batch(self, rows: Sequence[Row], now_ms: int) -> list[tuple[Any, Any]]:
         mark, found = self.clock.mark, []
@@ -48,7 +49,11 @@ class Joined:
             self.rows[side].append(mine)
         self.clock.seen(rows, now_ms)
         new = self.clock.mark
-        if new is None or not (all(self.known.values()) or not any(self.keeps.values())):
+        if self.begun_ms is None and self.clock.latest:
+            self.begun_ms = now_ms
+        idle = self.clock.allowed.source_idleness_ms
+        gives_up = self.begun_ms is not None and now_ms - self.begun_ms > (60_000 if idle is None else idle)
+        if new is None or not (all(self.known.values()) or gives_up or not any(self.keeps.values())):
             return found
         for side in ("a", "b"):
             past = [one for one in self.rows[side] if one["row"]["us"] + self.reach[side] < new]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+import time
 import uuid
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlsplit
 
 import fastavro
 import psycopg
@@ -23,10 +26,16 @@ from ematix_flow.backends.schema_registry import (
     with_schema_id,
 )
 from ematix_flow.connections import GlueSchemaRegistryConnection
+from ematix_flow.declare.registry import user_location
+from ematix_flow.declare.stream_pipeline import stream_spec
 from ematix_flow.errors import BadMessages, BrokerRefused, ConnectionFailed
+from ematix_flow.run.stream_watch import StreamWatch
+from ematix_flow.run.streams import run_stream
+from ematix_flow.run.supervisor import RestartPolicy
 from tests.services import schema_registry
 from tests.services.kafka import KafkaServer
 from tests.services.moto import S3Server
+from tests.services.weak_line import weak_line
 from tests.stream.conftest import Topic
 
 ADDRESS = {"type": "record", "name": "Address", "namespace": "shop", "fields": [{"name": "city", "type": "string"}]}
@@ -109,6 +118,75 @@ def test_messages_of_several_schemas_become_one_table_with_their_types(topic: To
     topic.send([with_schema_id(second, encoded(SECOND, {**new, "id": 3}))])
     with pytest.raises(ConnectionFailed, match="cannot be reached"):
         consume(topic, pg_url, registry)
+
+
+def test_messages_wait_for_a_registry_that_is_away_and_none_becomes_a_dead_letter(
+    topic: Topic, pg_url: str, schema_registry_url: str
+) -> None:
+    def message(number: int, schema: Any, known: int) -> bytes:
+        return with_schema_id(known, encoded(schema, {"id": number, "price": Decimal(1), "day": DAY, "old": "x"}))
+
+    client = RegistryClient(Registry("r", schema_registry_url))
+    later = {**FIRST, "fields": FIRST["fields"][::-1]}  # type: ignore[index]
+    old, new = (client.register(f"{topic.name}-value", json.dumps(schema)).id for schema in (FIRST, later))
+    at = urlsplit(schema_registry_url)
+    with weak_line(str(at.hostname), int(at.port or 0)) as line:
+        options = {
+            "name": f"avro_{topic.name}",
+            "source": topic.connection(payload_format="avro", schema_registry_url=f"http://127.0.0.1:{line.port}"),
+            "source_query": topic.name,
+            "target": PostgresConnection(name="warehouse", url=pg_url),
+            "target_table": ("public", "orders"),
+            "transform_on_error": "dlq",
+            "delivery": "exactly_once",
+            "idle_pause_ms": 50,
+        }
+        spec = stream_spec(options, user_location("avro"))
+        line.cut()
+        topic.send(message(number, FIRST, old) for number in range(5))
+        with pytest.raises(ConnectionFailed, match="schema registry at .* cannot be reached"):
+            run_stream(spec, once=True)
+        watch, told, failed = StreamWatch(spec.name), threading.Event(), []
+        patient = RestartPolicy(on_error=True, initial_backoff_ms=100, max_backoff_ms=500)
+
+        def run() -> None:
+            try:
+                run_stream(spec, stop=told, restarts=patient, watch=watch)
+            except Exception as exc:
+                failed.append(exc)
+
+        running = threading.Thread(target=run)
+        running.start()
+
+        def until(is_so: Any) -> None:
+            deadline = time.monotonic() + 120
+            while not is_so():
+                assert running.is_alive() and time.monotonic() < deadline, failed
+                time.sleep(0.1)
+
+        def ids() -> list[int]:
+            if rows(pg_url, "SELECT to_regclass('public.orders')") == [(None,)]:
+                return []
+            return [row[0] for row in rows(pg_url, "SELECT id FROM public.orders ORDER BY id")]
+
+        try:
+            until(lambda: watch.view().restarts >= 2)  # it began without its registry
+            line.mend()
+            until(lambda: ids() == list(range(5)))
+            line.cut()
+            topic.send(message(number, FIRST, old) for number in range(5, 8))
+            until(lambda: ids() == list(range(8)))  # what is known of schemas is not asked for again
+            before = watch.view().restarts
+            topic.send([message(8, FIRST, old), message(9, later, new), message(10, FIRST, old)])
+            until(lambda: watch.view().restarts >= before + 2)
+            line.mend()
+            until(lambda: ids() == list(range(11)))
+        finally:
+            told.set()
+            running.join(120)
+    assert not failed
+    counts = watch.view().counts
+    assert (counts["dead_letters"], counts["rows_dropped"], counts["rows_written"]) == (0, 0, 11)
 
 
 def test_rows_are_written_with_the_schema_of_their_topic(

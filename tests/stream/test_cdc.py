@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -419,15 +420,23 @@ def test_events_in_avro_keep_their_logical_types(topic: Topic, lite: End, schema
     def send_one(number: int, *messages: bytes | None) -> None:
         topic.send([*messages], key=with_schema_id(key_id, encoded(key_schema, {"id": number})), partition=0)
 
+    source_of = partial(topic.connection, payload_format="avro", schema_registry_url=schema_registry_url)
+    send_one(1, None, None)  # a feed that begins with them
+    assert mirror(topic, lite, source=source_of())["total_rows"] == 0
     send_one(25, message("c", 25, 1), message("d", 25, 2), None)
     send_one(2, message("c", 2, 3))
     send_one(3, message("c", 3, 4), None)  # alone, as in a compacted topic
-    mirror(topic, lite, source=topic.connection(payload_format="avro", schema_registry_url=schema_registry_url))
-    found = lite.select('SELECT id, "day", "at", price, note FROM customers')
-    assert found == [(2, "2026-03-01", "2026-03-01T06:00:00.123456", "9.90", None)]
+    mirror(topic, lite, source=source_of())
+    wanted = 'SELECT id, "day", "at", price, note FROM customers'
+    assert lite.select(wanted) == [(2, "2026-03-01", "2026-03-01T06:00:00.123456", "9.90", None)]
+    send_one(2, None)  # and the first that this start sees
+    mirror(topic, lite, source=source_of())
+    assert lite.select(wanted) == []
 
 
-def test_a_key_of_bytes_is_read_by_its_schema_or_not_at_all(topic: Topic, lite: End, schema_registry_url: str) -> None:
+def test_a_key_of_bytes_is_read_by_its_schema_or_not_at_all(
+    topic: Topic, lite: End, schema_registry_url: str, tmp_project: Path
+) -> None:
     known = RegistryClient(Registry("r", schema_registry_url)).register(f"{topic.name}-key", '"long"')
     key = with_schema_id(known.id, encoded("long", 25))
     assert key.endswith(b"2")
@@ -436,7 +445,11 @@ def test_a_key_of_bytes_is_read_by_its_schema_or_not_at_all(topic: Topic, lite: 
         topic.send([None], key=unreadable)
     mirror(topic, lite)
     assert lite.select("SELECT id FROM customers ORDER BY id") == [(2,), (25,), (30,)]
-    topic.send([None], key=key)
     topic.send([None], key=b"30")
     mirror(topic, lite, source=topic.connection(schema_registry_url=schema_registry_url))
+    assert lite.select("SELECT id FROM customers ORDER BY id") == [(2,), (25,)]
+    topic.send([None], key=key)
+    named = '[connections.sr]\nkind = "schema_registry"\nurl = "' + schema_registry_url + '"\n'
+    (tmp_project / ".ematix-flow.toml").write_text(named)
+    mirror(topic, lite, source=topic.connection(payload_format="json", schema_registry="sr"))
     assert lite.select("SELECT id FROM customers") == [(2,)]

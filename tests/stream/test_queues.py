@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,8 @@ import pytest
 from ematix_flow import run_streaming_pipeline
 from ematix_flow.declare.registry import user_location
 from ematix_flow.declare.stream_pipeline import stream_spec
+from ematix_flow.errors import LostMessages
+from ematix_flow.run.stream_state import Place, StreamState
 from ematix_flow.run.stream_watch import StreamWatch
 from ematix_flow.run.streams import run_stream
 from tests.services.moto import S3Server
@@ -180,6 +183,34 @@ def test_a_kinesis_stream_whose_checkpoint_is_lost_goes_on_where_its_target_is(
     queue.send(messages(range(30, 40)))
     assert run_streaming_pipeline(**keywords(given))["total_rows"] == 10
     assert ids(pg_url) == list(range(40))
+
+
+def test_a_kinesis_stream_is_sent_back_and_notices_another_of_its_name(
+    request: pytest.FixtureRequest, pg_url: str, moto_server: S3Server
+) -> None:
+    queue = kinesis(request)
+    given = options(queue, pg_url)
+
+    def run(**more: Any) -> int:
+        return int(run_streaming_pipeline(**keywords({**given, **more}))["total_rows"])
+
+    queue.send(messages(range(4)))
+    time.sleep(0.01)
+    middle = datetime.now(timezone.utc)
+    queue.send(messages(range(4, 10)))
+    assert run() == 10
+    state = StreamState(stream_spec({k: v for k, v in keywords(given).items() if k != "once"}, user_location("back")))
+    state.rewind(Place(when=middle))
+    assert (run(), run()) == (6, 0)
+    assert ids(pg_url) == sorted([*range(10), *range(4, 10)])
+    moto_server.kinesis().delete_stream(StreamName=queue.query)
+    time.sleep(1.1)
+    moto_server.kinesis().create_stream(StreamName=queue.query, ShardCount=2)
+    queue.send(messages(range(20, 60)))
+    with pytest.raises(LostMessages, match=f"'{queue.query}' was deleted and made anew"):
+        run()
+    assert run(on_gap="continue") == 40
+    assert ids(pg_url)[-40:] == list(range(20, 60))
 
 
 def test_a_clock_that_is_set_back_loses_no_messages(

@@ -19,7 +19,9 @@ from tests.services import kafka, postgres, rabbitmq
 from tests.services.kafka import KafkaServer
 from tests.services.postgres import PostgresServer
 from tests.services.rabbitmq import RabbitMQServer
+from tests.services.weak_line import weak_line
 from tests.stream.conftest import Topic
+from tests.stream.test_queues import MAKERS, messages
 
 
 @pytest.fixture
@@ -75,6 +77,13 @@ class Running:
         while rows(self.url) != list(range(number)):
             assert self.process.poll() is None, self._said()
             assert time.monotonic() < deadline, (len(rows(self.url)), number, self._said())
+            time.sleep(0.2)
+
+    def wait_for_words(self, words: str) -> None:
+        """Wait until it has said something."""
+        deadline = time.monotonic() + 120
+        while words not in self.log.read_text():
+            assert time.monotonic() < deadline, self._said()
             time.sleep(0.2)
 
     def end(self) -> None:
@@ -141,6 +150,44 @@ def test_a_stream_outlives_a_crash_of_its_queue(own_rabbitmq: RabbitMQServer, pg
         stream.process.kill()
     assert rows(pg_url) == list(range(2000))
     assert own_rabbitmq.ready(queue) == 0
+
+
+@pytest.mark.parametrize("kind", ["pubsub", "kinesis"])
+def test_a_stream_outlives_a_broker_that_goes_away_under_it(
+    kind: str, request: pytest.FixtureRequest, pg_url: str, tmp_path: Path
+) -> None:
+    queue = MAKERS[kind](request)
+    port = int(str(queue.fields["endpoint"]).rpartition(":")[2])
+    # These servers keep everything in memory, and would come back empty: it is the way to them that breaks.
+    with weak_line("127.0.0.1", port) as line:
+        endpoint = str(queue.fields["endpoint"]).replace(f":{port}", f":{line.port}")
+        fields = {**queue.fields, "endpoint": endpoint}
+        delivery = 'delivery = "exactly_once"\n' if kind == "kinesis" else ""
+        stream = Running(
+            tmp_path,
+            f'source_query = "{queue.query}"\n{delivery}[source]\n'
+            + "".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items()),
+            pg_url,
+        )
+        try:
+            queue.send(messages(range(100)))
+            stream.wait_for(100)
+            for first in range(100, 1500, 200):
+                queue.send(messages(range(first, first + 200)))
+                line.drop()  # while some are on their way, and others not acknowledged yet
+            stream.wait_for(1500)
+            line.cut()
+            for first in range(1500, 2000, 250):
+                queue.send(messages(range(first, first + 250)))
+            stream.wait_for_words("is started again")
+            line.mend()
+            stream.wait_for(2000)
+            stream.end()
+        finally:
+            stream.process.kill()
+    assert rows(pg_url) == list(range(2000))
+    if kind == "pubsub":
+        assert queue.bodies() == []
 
 
 def rows(url: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,55 @@ def test_a_row_without_a_match_comes_out_when_its_other_side_is_no_longer_waited
     assert taken.oldest(stepped.note) == 40 * SECOND  # what is past is not counted any more
 
 
+def test_a_batch_is_due_when_a_side_that_never_had_a_row_is_no_longer_waited_for() -> None:
+    note = Note(0, "", EventClock({"a": SourceMark(40 * SECOND, 0)}, 40 * SECOND), REMEMBERED, begun_ms=0)
+    for kind, due in (("left_outer", [30_001, 90_000]), ("full_outer", [30_001, 90_000]), ("inner", [])):
+        one = JoinSteps(Join("a", "b", ["k"], ["k"], time_window_ms=1_000, kind=kind), ALLOWED, None)  # type: ignore[arg-type]
+        assert [now for now in (30_000, 30_001, 90_000) if one.is_due(note, now)] == due
+        assert not one.is_due(replace(note, alone_us=40 * SECOND), 90_000), "they have come out"
+        one.may_lack_a_side = lambda: False
+        assert not one.is_due(note, 90_000), "a table is to be made, and its columns are not all known"
+
+
+def test_a_side_that_never_had_a_row_is_not_waited_for_for_ever(tmp_path: Path, pg_url: str) -> None:
+    given: dict[str, Any] = {
+        "connections": {
+            "drop": {"kind": "object_store_local", "path": str(tmp_path / "drop"), "format": "json_lines"},
+            "shop": {"kind": "sqlite", "path": str(tmp_path / "shop.db")},
+        },
+        "name": "one_sided",
+        "sources": [{"connection": "drop", "query": "orders"}, {"connection": "drop", "query": "payments"}],
+        "targets": [{"connection": "shop", "table": ["main", "paid"]}],
+        "join": {
+            "left_source": "orders",
+            "right_source": "payments",
+            "left_keys": ["k"],
+            "right_keys": ["k"],
+            "time_window_ms": 1_000,
+            "kind": "left_outer",
+            "event_time_column": "at",
+        },
+        "watermark": {"source_idleness_ms": 2_000},
+        "state_store": {"kind": "postgres", "url": pg_url, "schema": "flow_state"},
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+
+    def paid() -> list[tuple[Any, ...]]:
+        with sqlite3.connect(tmp_path / "shop.db") as db:
+            return db.execute("SELECT left_k, right_cents FROM paid ORDER BY left_k").fetchall()
+
+    with sqlite3.connect(tmp_path / "shop.db") as db:
+        db.execute("CREATE TABLE paid (left_k INT, left_at INT, right_k INT, right_at INT, right_cents INT)")
+    (tmp_path / "drop" / "payments").mkdir(parents=True)
+    dropped(tmp_path, {"k": 1, "at": 1_000}, {"k": 2, "at": 1_060}, folder="orders")
+    assert run_streaming_pipeline(**keywords({**given, "once": True}))["total_rows"] == 0
+    assert run_streaming_pipeline(**keywords({**given, "max_batches": 1}))["total_rows"] == 1  # time alone has passed
+    assert paid() == [(1, None)]
+    dropped(tmp_path, {"k": 2, "at": 1_060, "cents": 5}, folder="payments")
+    run_streaming_pipeline(**keywords({**given, "once": True}))
+    assert paid() == [(1, None), (2, 5)]
+
+
 def test_windows_of_arrival_times_come_out_although_nothing_comes_also_after_a_kill(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "connections": {
@@ -95,18 +145,16 @@ def test_windows_of_arrival_times_come_out_although_nothing_comes_also_after_a_k
         },
         "checkpoint": str(tmp_path / "checkpoint"),
     }
-    dropped(tmp_path, 3)
+    dropped(tmp_path, *({"k": n} for n in range(3)))
     assert run_streaming_pipeline(**keywords({**given, "once": True}))["total_rows"] == 0
     run_and_die({**given, "max_batches": 1}, "stepped")  # the tick is planned, and its window is in no table
-    dropped(tmp_path, 2)
+    dropped(tmp_path, *({"k": n} for n in range(2)))
     run_streaming_pipeline(**keywords({**given, "max_batches": 3}))  # the tick again, two rows, and their tick
     with sqlite3.connect(tmp_path / "shop.db") as db:
         assert db.execute("SELECT n FROM counts ORDER BY window_start").fetchall() == [(3,), (2,)]
 
 
-def dropped(folder: Path, rows: int) -> None:
-    place = folder / "drop" / "events"
+def dropped(directory: Path, *rows: dict[str, Any], folder: str = "events") -> None:
+    place = directory / "drop" / folder
     place.mkdir(parents=True, exist_ok=True)
-    (place / f"{len(list(place.iterdir()))}.jsonl").write_text(
-        "".join(json.dumps({"k": n}) + "\n" for n in range(rows))
-    )
+    (place / f"{len(list(place.iterdir()))}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -313,3 +313,14 @@ def test_around_a_run_the_end_is_told_however_it_ends(tmp_path: Path, error: Bas
     reading_for_run(load_people.spec, load_people.spec.target, SourceQuery(sql=SQL), SOURCE, SINK)  # nobody's run
     start, ended = events(file)
     assert ended["eventType"] == end and start["inputs"] == ended["inputs"] != []
+
+
+def test_a_run_inside_another_names_it_as_its_parent(tmp_path: Path) -> None:
+    file = tmp_path / "lineage.jsonl"
+    with use_lineage(str(file)), RunLineage("morning", RUN, job_type="WORKFLOW") as whole:
+        whole.started()
+        with RunLineage("load_people", "req-1") as part:
+            told(part)
+    outer, inner, _, _ = events(file)
+    assert inner["run"]["facets"]["parent"]["run"]["runId"] == outer["run"]["runId"] == RUN
+    assert inner["run"]["facets"]["parent"]["job"]["name"] == "morning"

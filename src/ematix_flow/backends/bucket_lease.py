@@ -85,6 +85,11 @@ class BucketLease:
         self._note = text
         self._renew()
 
+    def is_held(self) -> bool:
+        """Whether it is still this process's own; renews it."""
+        self._renew()
+        return not self.is_lost
+
     def try_to_overwrite(self, only_if: OnlyIf) -> None:
         """Write the lease under a condition; `VersionChanged` is what a store should answer to a wrong one."""
         with self._turn:

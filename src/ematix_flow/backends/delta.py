@@ -12,11 +12,11 @@ from ematix_flow.backends.files_frames import held_by_folders
 from ematix_flow.backends.files_store import LocalStore, Store, require_no_pattern
 from ematix_flow.backends.files_store_s3 import S3Store
 from ematix_flow.backends.json_books import file_name
-from ematix_flow.backends.lake import Commit, LandedRows, told
+from ematix_flow.backends.lake import Commit, LandedRows, LoadCommit, told
 from ematix_flow.backends.lake_dialect import LakeDialect
 from ematix_flow.backends.lake_stream import DeltaStreams
 from ematix_flow.backends.transport import quoted
-from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Statement
+from ematix_flow.contracts.plans import BatchPlan
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
 from ematix_flow.declare.connection import Connection, DeltaLocalConnection, DeltaS3Connection
@@ -147,31 +147,24 @@ class DeltaBackend(DeltaStreams):
         else:
             super().change_table(spark, plan)
 
-    def carry_out(
-        self,
-        spark: SparkSession,
-        plan: BatchPlan,
-        run: OpenedRun,
-        statement: Statement,
-        commit: Commit,
-        version: int | None,
-    ) -> None:
+    def carry_out(self, spark: SparkSession, load: LoadCommit) -> None:
         if not self.is_native:
-            return super().carry_out(spark, plan, run, statement, commit, version)
-        assert statement.write is not None and isinstance(self.store, LocalStore)
-        place = f"{self._staging_root(run.pipeline)}/{file_name(run.run_id)}-rows"
+            return super().carry_out(spark, load)
+        write = load.statement.write
+        assert write is not None and isinstance(self.store, LocalStore)
+        place = f"{self._staging_root(load.run.pipeline)}/{file_name(load.run.run_id)}-rows"
         try:
-            self._written(spark.sql(statement.write.rows), place)
+            self._written(spark.sql(write.rows), place)
             files = [self.store.local_path(f"{place}/{file.path}") for file in self.store.visible_files(place)]
-            only_adds = plan.changes is None and statement.write.kind == "append"
+            only_adds = load.plan.changes is None and write.kind == "append"
             delta_native.commit(
-                self._local(plan.table),
-                None if only_adds else version,
-                statement.write,
+                self._local(load.plan.table),
+                None if only_adds else load.version,
+                write,
                 files,
-                metadata=_mark(commit.run_id),
-                application=commit.application,
-                number=commit.number,
+                metadata=_mark(load.mark.run_id),
+                application=load.mark.application,
+                number=load.mark.number,
             )
         finally:
             self.store.remove_tree(place)

@@ -48,6 +48,10 @@ class Lock(Protocol):
         """Leave a word for whoever finds the lock taken."""
         ...
 
+    def is_held(self) -> bool:
+        """Whether it has not passed to somebody else; the place is asked where that can happen."""
+        ...
+
     def release(self) -> None:
         """Give it back."""
         ...
@@ -171,6 +175,10 @@ class HeldLock:
         self._handle.truncate()
         self._handle.write(text.encode())
         self._handle.flush()
+
+    def is_held(self) -> bool:
+        """Always: the operating system takes it from no living process."""
+        return True
 
     def release(self) -> None:
         """Give it back. The file stays: removing it would let two processes lock two different files."""

@@ -14,6 +14,7 @@ from ematix_flow.errors import BrokerRefused, ConnectionFailed, MissingDriver
 
 _WAIT_S = 10
 _UNKNOWN = ("EntityNotFoundException",)
+_BUSY = ("ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded")
 _REFUSED = ("AccessDeniedException", "UnrecognizedClientException", "InvalidSignatureException", "ExpiredToken")
 
 
@@ -117,6 +118,8 @@ class GlueClient:
                 ) from None
             if code in _REFUSED:
                 raise ConnectionFailed(f"{registry} refuses the login.", where=where) from None
+            if code in _BUSY or exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
+                raise ConnectionFailed(f"{registry} is in trouble ({code}).", where=where) from None
             raise BrokerRefused(f"{registry} refuses {what} ({code}).", where=where) from None
         except BotoCoreError as exc:
             raise ConnectionFailed(

@@ -10,12 +10,11 @@ from urllib.parse import quote
 
 from ematix_flow.backends.files_store import LocalStore, Store
 from ematix_flow.backends.files_store_s3 import S3Store
-from ematix_flow.backends.lake import Commit, told
+from ematix_flow.backends.lake import Commit, LoadCommit, told
 from ematix_flow.backends.lake_dialect import LakeDialect
 from ematix_flow.backends.lake_stream import IcebergStreams
 from ematix_flow.backends.locks import digest
 from ematix_flow.backends.transport import quoted
-from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Statement
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.columns import ColumnType, SmallInt
@@ -189,27 +188,20 @@ class IcebergBackend(IcebergStreams):
                 raise WriteConflict(f"Another program changed {table} at the same time.") from exc
             raise
 
-    def carry_out(
-        self,
-        spark: SparkSession,
-        plan: BatchPlan,
-        run: OpenedRun,
-        statement: Statement,
-        commit: Commit,
-        version: int | None,
-    ) -> None:
-        if plan.changes is None or statement.write is None or statement.write.kind != "append":
-            return super().carry_out(spark, plan, run, statement, commit, version)
+    def carry_out(self, spark: SparkSession, load: LoadCommit) -> None:
+        write, table = load.statement.write, load.plan.table
+        if load.plan.changes is None or write is None or write.kind != "append":
+            return super().carry_out(spark, load)
         from pyspark.sql import functions as F
 
         # An INSERT goes through whatever others add meanwhile. Taking the place of no row at all does the same, and
         # Iceberg looks whether there are rows that the given version does not have.
-        known = {"isolation-level": "serializable", "validate-from-snapshot-id": version}
-        writer = spark.sql(statement.write.rows).writeTo(self.name_of(plan.table))
+        known = {"isolation-level": "serializable", "validate-from-snapshot-id": load.version}
+        writer = spark.sql(write.rows).writeTo(self.name_of(table))
         for option, value in known.items():
             if value is not None:
                 writer = writer.option(option, str(value))
-        with self._marked(spark, plan.table, commit):
+        with self._marked(spark, table, load.mark):
             writer.overwrite(F.lit(False))
 
     def is_conflict(self, exc: Exception) -> bool:

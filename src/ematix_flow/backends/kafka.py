@@ -26,7 +26,7 @@ from ematix_flow.backends.kafka_client import (
     unknown_topic,
 )
 from ematix_flow.backends.kafka_stream import KafkaStreams
-from ematix_flow.backends.registries import registry_of_kafka
+from ematix_flow.backends.registries import has_keys_with_schemas, registry_of_kafka
 from ematix_flow.contracts.backend import Backend, Capabilities, Health
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp
@@ -70,7 +70,7 @@ class KafkaBackend(KafkaStreams, Backend):
         assert isinstance(connection, KafkaConnection)
         self.kafka = connection
         # Beside values in JSON, the keys of changes may be Avro (`spark/change_keys.py`).
-        if connection.payload_format == "avro" or (not connection.payload_format and connection.schema_registry_url):
+        if connection.payload_format == "avro" or has_keys_with_schemas(connection):
             self.needs = SessionNeeds(jars=frozenset({"avro"}))
         self._books: dict[str, KafkaBooks] = {}
         self._opened_at: dict[str, int] = {}

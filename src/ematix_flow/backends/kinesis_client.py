@@ -1,26 +1,38 @@
 """An Amazon Kinesis stream as its client library sees it: shards and their children, positions, and its errors as ours.
 
 A `Stream` is plain data, so that it travels to Spark's workers as it is. Positions are `{shard: sequence number}`, with
-two words of their own for the beginning and the end of a shard. A shard that was split or merged is read to its end
-before its children are begun, so records of one key keep their order. Every wait has an end.
+words of their own for the beginning and the end of a shard, and for a moment. A shard that was split or merged is read
+to its end before its children are begun, so records of one key keep their order. Every wait has an end.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+from ematix_flow.contracts.runtime import instant_text
 from ematix_flow.declare.connection import KinesisConnection
-from ematix_flow.errors import BrokerRefused, ConnectionFailed, FlowError, MissingDriver, UnfitValue, counted
+from ematix_flow.declare.instants import instant_of
+from ematix_flow.errors import (
+    BrokerRefused,
+    ConnectionFailed,
+    FlowError,
+    LostMessages,
+    MissingDriver,
+    UnfitValue,
+    counted,
+)
 
 WAIT_S = 10.0
 """How long the service may take to answer before it counts as unreachable."""
 
 BEGINNING = "TRIM_HORIZON"
 SHARD_END = "SHARD_END"
+_AT = "AT_TIMESTAMP "
 
 PUT_ROWS = 500
 PUT_BYTES = 5 * 1024 * 1024
@@ -28,6 +40,12 @@ RECORD_BYTES = 1024 * 1024
 """What one request, and one record with its key, may have; some streams allow more."""
 
 PUT_ATTEMPTS = 10
+
+LOST_FIX = (
+    "on_gap='continue' goes on with what is there; "
+    "`flow rewind NAME --to earliest` begins at the oldest record that is left"
+)
+"""What to do about records that are gone."""
 
 _BUSY = ("ProvisionedThroughputExceededException", "LimitExceededException", "KMSThrottlingException")
 _LOGIN = (
@@ -90,8 +108,14 @@ class Stream:
 
     def ping(self) -> None:
         """Ask for the stream."""
+        self.summary(self.client())
+
+    def summary(self, client: Any) -> Mapping[str, Any]:
+        """What the service says of the stream as a whole."""
         with self.explaining():
-            self.client().describe_stream_summary(StreamName=self.stream_name)
+            answer = client.describe_stream_summary(StreamName=self.stream_name)
+        told: Mapping[str, Any] = answer["StreamDescriptionSummary"]
+        return told
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -189,6 +213,28 @@ def readable(shards: Sequence[Shard], positions: Mapping[str, str]) -> list[Shar
     ]
 
 
+def at_moment(when: datetime) -> str:
+    """The position before the first record that arrived at a moment or later; Kinesis counts milliseconds.
+
+    >>> at_moment(datetime.fromisoformat("2026-03-01T06:00:00+00:00"))
+    'AT_TIMESTAMP 2026-03-01T06:00:00.000Z'
+    """
+    return f"{_AT}{instant_text(when)}"
+
+
+def moment_of(position: str) -> datetime | None:
+    """What `at_moment` was given, to the millisecond; None for any other position."""
+    if position.startswith(_AT):
+        with suppress(ValueError):
+            return instant_of(position.removeprefix(_AT))
+    return None
+
+
+def is_sequence(position: str) -> bool:
+    """Whether a position is behind a certain record."""
+    return position.isascii() and position.isdigit()
+
+
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -204,12 +250,16 @@ class Record:
 
 
 class ShardReader:
-    """Records of one shard, in order, after a position. Keeps its place by an iterator, which it renews."""
+    """Records of one shard, in order, after a position. Keeps its place by an iterator, which it renews.
+
+    `is_level` tells whether there was nothing more to read when it was asked last.
+    """
 
     def __init__(self, stream: Stream, shard: str, position: str = BEGINNING, client: Any | None = None) -> None:
         self.stream, self.shard, self.position = stream, shard, position
         self._client = client or stream.client()
         self._iterator: str | None = None
+        self.is_level = False
 
     @property
     def is_at_end(self) -> bool:
@@ -217,11 +267,16 @@ class ShardReader:
         return self.position == SHARD_END
 
     def read(self, most_rows: int = 10_000) -> list[Record]:
-        """What comes next; empty when nothing is there at this moment, or the service wants a pause."""
+        """What comes next; empty when nothing is there at this moment, or the service wants a pause.
+
+        Raises:
+            LostMessages: (a ValueError) the position is of no record that the shard ever had.
+        """
         from botocore.exceptions import ClientError
 
         if self.is_at_end:
             return []
+        self.is_level = False
         for is_last_try in (False, True):
             with self.stream.explaining():
                 try:
@@ -232,6 +287,8 @@ class ShardReader:
                     code = exc.response["Error"]["Code"]
                     if code in _BUSY:
                         return []
+                    if code == "InvalidArgumentException" and self._iterator is None and is_sequence(self.position):
+                        raise self._unknown_position() from exc
                     if code != "ExpiredIteratorException" or is_last_try:
                         raise
                     self._iterator = None  # they last five minutes
@@ -249,16 +306,31 @@ class ShardReader:
             for item in answer["Records"]
         ]
         self._iterator = answer.get("NextShardIterator")
+        self.is_level = answer.get("MillisBehindLatest") == 0
+        moment = moment_of(self.position)
+        if moment is not None:  # the service may be asked for whole seconds only, depending on the library
+            found = [record for record in found if record.event_time_us >= round(moment.timestamp() * 1000) * 1000]
         if self._iterator is None:
             self.position = SHARD_END
         elif found:
             self.position = found[-1].sequence
         return found
 
+    def _unknown_position(self) -> LostMessages:
+        return LostMessages(
+            f"Shard '{self.shard}' of stream '{self.stream.stream_name}' does not know the record that was read last; "
+            "the stream was made anew, or the record was of another shard.",
+            where=f"connection '{self.stream.name}' (kinesis)",
+            fix=LOST_FIX,
+        )
+
     def _new_iterator(self) -> str:
-        request = {"StreamName": self.stream.stream_name, "ShardId": self.shard}
+        request: dict[str, Any] = {"StreamName": self.stream.stream_name, "ShardId": self.shard}
+        moment = moment_of(self.position)
         if self.position == BEGINNING:
             request["ShardIteratorType"] = BEGINNING
+        elif moment is not None:
+            request |= {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": moment}
         else:
             request |= {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": self.position}
         return str(self._client.get_shard_iterator(**request)["ShardIterator"])

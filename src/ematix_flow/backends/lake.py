@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ematix_flow.backends.files_options import prefix_segments
 from ematix_flow.backends.files_sql import folder_query, is_prefix
+from ematix_flow.backends.files_store import Lock
 from ematix_flow.backends.folder import FolderBackend
 from ematix_flow.backends.json_books import BOOKS, file_name
 from ematix_flow.backends.lake_books import LakeBooks
@@ -48,6 +49,7 @@ from ematix_flow.errors import (
     InvalidPlan,
     InvalidSource,
     RouteImpossible,
+    StaleLease,
     WriteConflict,
 )
 
@@ -81,6 +83,17 @@ class Commit:
 
 
 @dataclass(frozen=True)
+class LoadCommit:
+    """The one commit of a load: its statement, worked out for `version` of the table, and the mark it carries."""
+
+    plan: BatchPlan
+    run: OpenedRun
+    statement: Statement
+    mark: Commit
+    version: int | None
+
+
+@dataclass(frozen=True)
 class Work:
     """The one statement of a load, None when nothing changes; what it will have done, None when its commit says it."""
 
@@ -105,6 +118,7 @@ class LakeBackend(FolderBackend):
         self.books = LakeBooks(self.store, lambda table, run_id: self.is_committed(self.spark(), table, run_id))
         self._dialect = self.dialect_type(self.system, self.name_of)
         self._session: Callable[[], SparkSession] | None = None
+        self._turns: dict[TableRef, Lock] = {}
         self.is_native = False
 
     @property
@@ -198,17 +212,9 @@ class LakeBackend(FolderBackend):
         for statement in plan.ddl.statements:
             self.change_schema(spark, statement.sql)
 
-    def carry_out(
-        self,
-        spark: SparkSession,
-        plan: BatchPlan,
-        run: OpenedRun,
-        statement: Statement,
-        commit: Commit,
-        version: int | None,
-    ) -> None:
-        """Make the load's one commit; `version` is that of the table for which the statement was worked out."""
-        self.commit(spark, plan.table, statement.sql, commit)
+    def carry_out(self, spark: SparkSession, load: LoadCommit) -> None:
+        """Make the load's one commit."""
+        self.commit(spark, load.plan.table, load.statement.sql, load.mark)
 
     # ── every backend ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -407,10 +413,11 @@ class LakeBackend(FolderBackend):
             spark.sql(note.sql)
             reached("gate-passed")
         if work.statement is not None:
+            self._require_turn(plan.table)
             if plan.changes is not None and self.version(spark, plan.table) != version:
                 raise WriteConflict(f"{plan.table} changed while its changes were worked out.")
             try:
-                self.carry_out(spark, plan, run, work.statement, mark, version)
+                self.carry_out(spark, LoadCommit(plan, run, work.statement, mark, version))
             except WriteConflict:
                 # A catalog may have lost no more than its answer: the same statement again would double the rows.
                 if not self.is_committed(spark, plan.table, run.run_id, after=version):
@@ -533,10 +540,24 @@ class LakeBackend(FolderBackend):
         """One writer of ours at a table at a time."""
         lock = self.store.lock(f"{BOOKS}/locks/table-{digest(str(table))}.lock", wait=True)
         assert lock is not None
+        self._turns[table] = lock
         try:
             yield
         finally:
+            del self._turns[table]
             lock.release()
+
+    def _require_turn(self, table: TableRef) -> None:
+        """Make sure, just before a commit, that nobody took the turn over while this process slept.
+
+        In a bucket a commit is an object that is put: two writers at the same moment could overwrite each other's.
+        """
+        if not self._turns[table].is_held():
+            raise StaleLease(
+                f"This run was silent for so long that another one took its turn at {table}; it changed nothing.",
+                where=self.store.shown_path(self.folder_of(table)),
+                fix="run it again",
+            )
 
     def execute(self, statements: Sequence[Statement]) -> Mapping[str, int]:
         """Run statements, each of which is a commit of its own; tables are named schema.table."""

@@ -18,6 +18,7 @@ from ematix_flow.backends.transport import (
     arrow_type,
     exact_numbers,
     highest_mark,
+    in_a_task,
     mark_text,
     quoted,
     spark_type,
@@ -49,9 +50,10 @@ def frame(
     schema = ", ".join(f"{quoted(n)} {spark_type(t)}" for n, t in zip(names, types, strict=True))
 
     def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                yield from read_batches(url, name, wrapped[index], names, types)
+        with in_a_task():
+            for batch in batches:
+                for index in batch.column(0).to_pylist():
+                    yield from read_batches(url, name, wrapped[index], names, types)
 
     result = spark.range(0, len(wrapped), 1, len(wrapped)).mapInArrow(rows_of, schema)
     declared = {reading.renamed.get(c.name, c.name): c for c in reading.columns}
@@ -132,7 +134,8 @@ def load_frame(
         again, attempt = task_attempt()
         # Its own one: where tasks are threads of one process, they would share what is outside of this function.
         loader = Loader(table, tuple(columns), attempt_column)
-        rows, mark = _loaded(loader, batches, url, name, attempt, place)
+        with in_a_task():
+            rows, mark = _loaded(loader, batches, url, name, attempt, place)
         reached("task-copied", attempt=again)
         if rows:
             text = None if mark is None else mark_text(mark, kind)

@@ -14,6 +14,7 @@ from ematix_flow.backends.transport import (
     arrow_type,
     exact_numbers,
     highest_mark,
+    in_a_task,
     is_decimal,
     mark_text,
     quoted,
@@ -58,9 +59,10 @@ def frame(
     schema = ", ".join(f"{quoted(shape.name)} {spark_type(shape.type)}" for shape in shapes)
 
     def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                yield from read_batches(url, snapshot, wrapped[index], exact)
+        with in_a_task():
+            for batch in batches:
+                for index in batch.column(0).to_pylist():
+                    yield from read_batches(url, snapshot, wrapped[index], exact)
 
     result = spark.range(0, len(wrapped), 1, len(wrapped)).mapInArrow(rows_of, schema)
     declared = {reading.renamed.get(c.name, c.name): c for c in reading.columns}
@@ -82,15 +84,7 @@ def table(url: str, snapshot: str, query: str, shapes: Sequence[ColumnShape]) ->
     import pyarrow as pa
 
     _require_adbc()
-    import adbc_driver_postgresql.dbapi as adbc
-
-    try:
-        batches = list(read_batches(url, snapshot, _transportable(query, shapes), _exact(shapes)))
-    except (adbc.Error, OSError) as exc:  # the driver's own, and Arrow's for a stream that breaks off
-        said = f"{exc} SQLSTATE: {getattr(exc, 'sqlstate', '')}"
-        if re.search(r"SQLSTATE:? 22", said) or "invalid input syntax" in said:  # the server quotes the value
-            raise UnfitValue("A value does not fit a type that the query casts it to.") from exc
-        raise StatementFailed("PostgreSQL broke off while the rows of a query were read.", fix="run it again") from exc
+    batches = list(read_batches(url, snapshot, _transportable(query, shapes), _exact(shapes)))
     if not batches:
         return pa.schema([(shape.name, arrow_type(shape.type)) for shape in shapes]).empty_table()
     found = pa.Table.from_batches(batches)
@@ -114,6 +108,9 @@ def read_batches(url: str, snapshot: str, query: str, exact: Mapping[str, tuple[
 
     Args:
         exact: columns that arrive as the text of a number, with the precision and scale they have.
+
+    Raises:
+        StatementFailed, UnfitValue: the server could not work the query out, or a number is none.
     """
     import adbc_driver_postgresql.dbapi as adbc
     import pyarrow as pa
@@ -129,15 +126,28 @@ def read_batches(url: str, snapshot: str, query: str, exact: Mapping[str, tuple[
                 ) from exc
         return column.cast(pa.string()) if pa.types.is_large_string(column.type) else column
 
-    with adbc.connect(url) as db, db.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
-        cursor.execute("SET LOCAL TIME ZONE 'UTC'")
-        cursor.execute(query)
-        reader = cursor.fetch_record_batch()
-        for batch in reader:
-            columns = [as_spark_takes_it(name, batch.column(name)) for name in batch.schema.names]
-            yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    try:
+        with adbc.connect(url) as db, db.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+            cursor.execute("SET LOCAL TIME ZONE 'UTC'")
+            cursor.execute(query)
+            reader = cursor.fetch_record_batch()
+            for batch in reader:
+                columns = [as_spark_takes_it(name, batch.column(name)) for name in batch.schema.names]
+                yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    except (adbc.Error, OSError) as exc:  # the driver's own, and Arrow's for a stream that breaks off
+        raise _unread(exc) from exc
+
+
+def _unread(exc: Exception) -> UnfitValue | StatementFailed:
+    """The server could not work a query out, or went away. Its own words may quote a value."""
+    found = re.search(r"SQLSTATE:? ?(\w{5})", f"{exc} SQLSTATE: {getattr(exc, 'sqlstate', '')}")
+    state = found[1] if found else ""
+    if state.startswith("22") or "invalid input syntax" in str(exc):
+        return UnfitValue("A value does not fit a type that the query casts it to.")
+    said = f" (SQLSTATE {state})" if state else ""
+    return StatementFailed(f"PostgreSQL broke off while the rows of a query were read{said}.", fix="run it again")
 
 
 def copy_frame(
@@ -153,7 +163,8 @@ def copy_frame(
         import pyarrow as pa
 
         named = (pa.RecordBatch.from_arrays(batch.columns, names=names) for batch in batches)
-        transaction, rows, mark = copy_batches(named, url, schema, table, column)
+        with in_a_task():
+            transaction, rows, mark = copy_batches(named, url, schema, table, column)
         reached("task-copied", attempt=task_attempt()[0])
         if rows:
             text = None if mark is None else mark_text(mark, kind)
@@ -213,7 +224,7 @@ def copy_batches(
             raise ConnectionFailed(
                 "PostgreSQL broke off while rows were brought to it.", fix="see whether the server is there"
             ) from exc
-        raise
+        raise StatementFailed(f"PostgreSQL refused rows that were brought to it (SQLSTATE {exc.sqlstate}).") from exc
     return transaction, seen["rows"], seen["mark"]
 
 

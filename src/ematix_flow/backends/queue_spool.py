@@ -11,6 +11,7 @@ written a second time.
     ├── 000000000017.parquet         messages, and in its metadata where the source stood behind them
     ├── _rejected-000000000017.json  which of them are to be rejected (`queue_rejects.py`)
     ├── _ends.json                   where the source stood behind the newest batches (`queue_stream.py`)
+    ├── _read_up_to.json             Kinesis: when all shards had been read to their ends (`kinesis_gaps.py`)
     └── _position.json               the same as in the last of the files that are gone, and its number
 """
 

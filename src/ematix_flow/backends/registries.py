@@ -8,6 +8,12 @@ from ematix_flow.declare.connection import GlueSchemaRegistryConnection, KafkaCo
 from ematix_flow.errors import InvalidDeclaration
 
 
+def has_keys_with_schemas(connection: KafkaConnection) -> bool:
+    """Whether the keys of messages may name schemas while their values are plain JSON: why else name a registry."""
+    is_json = (connection.payload_format or "json") == "json"
+    return is_json and bool(connection.schema_registry or connection.schema_registry_url)
+
+
 def registry_of_kafka(connection: KafkaConnection) -> RegistryClient | GlueClient:
     """The registry that the connection's messages name their schemas in. Nothing connects.
 

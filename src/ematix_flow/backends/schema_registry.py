@@ -17,6 +17,7 @@ import uuid
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -30,6 +31,7 @@ LATEST_S = 60.0
 """How long the newest schema of a subject is taken to be the newest."""
 
 SchemaType = Literal["AVRO", "PROTOBUF", "JSON"]
+_COME_BACK_LATER = (408, 425, 429)
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
@@ -160,28 +162,35 @@ class RegistryClient:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as exc:
             with exc:
-                said = _said(exc.read(2000))
+                told = _document(exc)
             if exc.code in (401, 403):
                 raise ConnectionFailed(
                     f"The schema registry at {registry.url} refuses the login.",
                     where=where,
                     fix="check basic_auth_user and basic_auth_password",
                 ) from None
+            # A proxy says 404, too, when the registry behind it is away, and then no message is to blame.
+            if exc.code == 404 and "error_code" not in told:
+                raise ConnectionFailed(
+                    f"There is no schema registry at {registry.url}, or it is away (HTTP 404).",
+                    where=where,
+                    fix="check the URL, its base path included",
+                ) from None
             if exc.code == 404:
                 raise BrokerRefused(
                     f"The schema registry at {registry.url} has no {what}.",
                     where=where,
-                    fix="register the schema first, or allow it with auto_register_schemas=true; "
-                    "the URL may also lack its base path",
+                    fix="register the schema first, or allow it with auto_register_schemas=true",
                 ) from None
-            if exc.code >= 500:
+            if exc.code >= 500 or exc.code in _COME_BACK_LATER:
                 raise ConnectionFailed(
                     f"The schema registry at {registry.url} is in trouble (HTTP {exc.code}).", where=where
                 ) from None
+            said = f", {told['message']}" if "message" in told else ""
             raise BrokerRefused(
                 f"The schema registry at {registry.url} refuses {what} (HTTP {exc.code}{said}).", where=where
             ) from None
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, HTTPException) as exc:
             is_answer = isinstance(exc, ValueError) and not isinstance(exc, OSError)
             raise ConnectionFailed(
                 f"The schema registry at {registry.url} "
@@ -191,11 +200,13 @@ class RegistryClient:
             ) from exc
 
 
-def _said(body: bytes) -> str:
+def _document(answer: urllib.error.HTTPError) -> Mapping[str, Any]:
+    """What a registry says beside a refusal; nothing where somebody else speaks, or breaks off."""
     try:
-        return f", {json.loads(body)['message']}"
-    except (ValueError, KeyError, TypeError):
-        return ""
+        told = json.loads(answer.read(2000))
+    except (OSError, ValueError, HTTPException):
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 # ── how a message names its schema ───────────────────────────────────────────────────────────────────────────────────

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.declare.columns import ColumnType, Numeric, Timestamp, TimestampTZ
-from ematix_flow.errors import UnfitValue
+from ematix_flow.errors import FlowError, UnfitValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,6 +86,18 @@ def task_attempt() -> tuple[int, int]:
 
     context = TaskContext.get()
     return (context.attemptNumber(), context.taskAttemptId()) if context else (0, secrets.randbits(62))
+
+
+@contextmanager
+def in_a_task() -> Iterator[None]:
+    """Around what a task does for a system: an error of ours goes out alone.
+
+    What a task raises stands on Spark's pages and in its event log with its causes, and drivers quote values in theirs.
+    """
+    try:
+        yield
+    except FlowError as exc:
+        raise exc from None
 
 
 def exact_numbers(texts: pa.ChunkedArray, name: str) -> pa.ChunkedArray:

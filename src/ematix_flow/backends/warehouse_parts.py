@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ematix_flow.backends.frames import column_type_of
-from ematix_flow.backends.transport import arrow_type, highest_mark, mark_text, task_attempt
+from ematix_flow.backends.transport import arrow_type, highest_mark, in_a_task, mark_text, task_attempt
 from ematix_flow.backends.warehouse_dialect import WarehouseDialect
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import WatermarkRule
@@ -61,7 +61,7 @@ def send_frame(
         import pyarrow as pa
 
         name = f"{task_attempt()[1]}-{secrets.token_hex(4)}.parquet"
-        with tempfile.TemporaryDirectory(prefix="ematix-flow-") as folder:
+        with in_a_task(), tempfile.TemporaryDirectory(prefix="ematix-flow-") as folder:
             path = os.path.join(folder, name)
             rows, mark = write_part(batches, path, ordered, dialect, watermark)
             if not rows:

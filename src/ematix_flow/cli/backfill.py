@@ -26,7 +26,7 @@ def configure(parser: CommandParser) -> None:
     parser.add_argument("--from", dest="start", type=instant, required=True, metavar="ISO", help="the first time")
     parser.add_argument("--to", dest="end", type=instant, required=True, metavar="ISO", help="up to, not including")
     parser.add_argument("--parallel", type=_workers, default=1, metavar="N", help="so many at a time (default 1)")
-    parser.add_argument("--again", action="store_true", help="also those that have been run; targets apply a slot once")
+    parser.add_argument("--again", action="store_true", help="also those that have been run; not for append")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be run")
     add_spark_place(parser)
     add_run_log(parser, may_be_off=False)

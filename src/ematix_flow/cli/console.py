@@ -159,6 +159,9 @@ class RunDisplay:
         took = f"  {duration_text(duration_ms / 1000)}" if duration_ms is not None and duration_ms >= 1000 else ""
         self._console.note(f"  {mark} {name:<8}  {scrub(detail)}{self._console.painted(took, 'dim')}".rstrip())
 
+    def resumes_at(self, watermark: str | None) -> None:
+        """The words of the plan say it."""
+
     def progress(self, stage: str, rows: int, total: int | None = None) -> None:
         """Rows moved so far; kept, and shown when somebody has waited long enough."""
         with self._lock:

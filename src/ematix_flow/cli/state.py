@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.queue_stream import BEHIND
 from ematix_flow.cli.declared_stream import add_stream, declared_stream
 from ematix_flow.run.stream_state import BEGINNINGS, StreamState
 
@@ -141,7 +142,7 @@ def position_text(positions: Any) -> str:
     """Positions for people: `orders 0: 17, 1: 5`, as far as a source's words allow."""
     words = []
     for query, position in positions.items():
-        inner = position.get(query, position) if isinstance(position, dict) else position
+        inner = position.get(query, position.get(BEHIND, position)) if isinstance(position, dict) else position
         if isinstance(inner, dict):
             inner = ", ".join(f"{part}: {offset}" for part, offset in inner.items())
         words.append(f"{query} {inner}")

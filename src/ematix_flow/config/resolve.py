@@ -83,10 +83,20 @@ def resolve(wanted: str | Connection, *, where: str | None = None) -> ResolvedCo
     kafka = found.connection
     if not isinstance(kafka, KafkaConnection) or not isinstance(kafka.schema_registry, str):
         return found
-    if kafka.payload_format not in ("avro", "protobuf") or not kafka.schema_registry:
+    if kafka.payload_format not in ("avro", "protobuf"):
         return found
-    registry_ = _resolved(kafka.schema_registry, where).connection
-    return dataclasses.replace(found, connection=dataclasses.replace(kafka, schema_registry=registry_))
+    return dataclasses.replace(found, connection=with_registry(kafka, where=where))
+
+
+def with_registry(kafka: KafkaConnection, *, where: str | None = None) -> KafkaConnection:
+    """The connection with its schema registry, where it only has the name of one.
+
+    Raises:
+        UnknownConnection, MissingSecret, InvalidConnection, InvalidConfig: as for `resolve`.
+    """
+    if not isinstance(kafka.schema_registry, str) or not kafka.schema_registry:
+        return kafka
+    return dataclasses.replace(kafka, schema_registry=_resolved(kafka.schema_registry, where).connection)
 
 
 def _resolved(wanted: str | Connection, where: str | None) -> ResolvedConnection:

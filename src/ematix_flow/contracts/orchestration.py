@@ -191,6 +191,9 @@ class RunLog(RunHistory, Protocol):
     def first_seen(self, pipelines: Iterable[str], at: datetime) -> Mapping[str, datetime]:
         """Since when each of them is looked at; those that nobody has looked at before are since `at`."""
 
+    def still_declared(self, pipelines: Iterable[str]) -> None:
+        """Note that these are declared today. What is left of one of which nobody says so any more is pruned."""
+
     def move_slot(
         self, slot: Slot, *, expected: SlotStatus, expected_attempt: int | None = None, token: str | None = None
     ) -> bool:

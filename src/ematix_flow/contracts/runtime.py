@@ -27,6 +27,9 @@ class RunObserver(Protocol):
     def progress(self, stage: str, rows: int, total: int | None = None) -> None:
         """Rows moved so far in a stage; called often, must be cheap."""
 
+    def resumes_at(self, watermark: str | None) -> None:
+        """An incremental load begins behind this mark, and the next one will, should it fail; None when it is done."""
+
 
 class SilentObserver:
     """Watches nothing: the default for `.sync()` in code."""
@@ -38,6 +41,9 @@ class SilentObserver:
         """Ignore it."""
 
     def progress(self, stage: str, rows: int, total: int | None = None) -> None:
+        """Ignore it."""
+
+    def resumes_at(self, watermark: str | None) -> None:
         """Ignore it."""
 
 

@@ -172,6 +172,11 @@ class TakesBatches(Protocol):
         """Whether its columns have been asked for, or can be."""
         ...
 
+    @property
+    def knows_columns(self) -> bool:
+        """Whether its table is declared or there already; of one that is away that is not known."""
+        ...
+
     def come_back(self, waiting: Sequence[StreamBatch]) -> None:
         """Try once more to open a target that was away; `waiting` is what was kept for it. Raises when it still is."""
         ...

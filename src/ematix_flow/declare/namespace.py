@@ -248,7 +248,8 @@ class Ematix:
         `priority`, `concurrency_group`.
 
         Raises:
-            DeclarationError: no job, no trigger, triggers that exclude each other, or `depends_on=`.
+            DeclarationError: no job, no trigger, triggers that exclude each other, `depends_on=`, or `on_message=`,
+                which is not part of this version.
         """
         from ematix_flow.declare.workflow import declare_workflow
 

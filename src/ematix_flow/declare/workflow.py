@@ -12,7 +12,7 @@ from ematix_flow.declare.dependencies import pipeline_name
 from ematix_flow.declare.registry import SourceLocation
 from ematix_flow.declare.schedule import ORCHESTRATION_OPTIONS, Orchestration, orchestration
 from ematix_flow.declare.trigger import AllOf, TriggerOp
-from ematix_flow.errors import InvalidDeclaration, UnsupportedBackend, WrongDeclarationType, closest, listed
+from ematix_flow.errors import InvalidDeclaration, WrongDeclarationType, closest, listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +64,12 @@ def declare_workflow(
         if has_trigger:
             raise InvalidDeclaration(f"{said}: on_message= stands alone, without triggered_by= and schedule=.")
         # A trigger that is accepted and never fires would be worse than none.
-        raise UnsupportedBackend(
-            f"{said}: on_message= is not part of this version.",
-            fix="a streaming pipeline loads messages as they come; or whoever receives one asks for a run, by "
-            "enqueue_run() of the run log",
+        raise InvalidDeclaration(
+            f"{said}: on_message= is not part of this version, since a place in a topic is no moment that every host "
+            "would come to alike.",
+            where=str(where),
+            fix="a streaming pipeline loads messages as they come; or give it schedule= or triggered_by=, and "
+            f'whoever receives a message asks for a run besides: enqueue_run("{name}") of the run log',
         )
     streaming = [job for job in members if job in streams]
     if streaming and has_trigger:

@@ -19,7 +19,7 @@ from ematix_flow.orchestrate.outcomes import Outcome
 from ematix_flow.orchestrate.recovery import give_back, take
 from ematix_flow.orchestrate.work import Lease, Work, slot_key, utc_now
 from ematix_flow.plan.due import backfill_slots
-from ematix_flow.run.registered import Orchestrated
+from ematix_flow.run.registered import Orchestrated, orchestrated
 
 _LEASE_S = 60.0
 
@@ -32,12 +32,14 @@ class BackfillPlan:
         to_run: Slots without a success, oldest first.
         done: Slots that have been run already, by their schedule or by an earlier backfill.
         until: Where it really ends, when it was asked for up to a time that has not come yet.
+        again: What makes its logical runs others than those that targets hold already; None when those count.
     """
 
     name: str
     to_run: tuple[Slot, ...]
     done: int
     until: datetime | None = None
+    again: str | None = None
 
 
 def plan_backfill(
@@ -49,10 +51,13 @@ def plan_backfill(
     again: bool = False,
     now: datetime | None = None,
 ) -> BackfillPlan:
-    """The slots with `start <= t < end` whose time has come. With `again` those that have been run are not left out.
+    """The slots with `start <= t < end` whose time has come.
+
+    With `again` those that have been run are not left out, and targets apply all of them once more.
 
     Raises:
-        InvalidConfig: The pipeline has no schedule, the end is not later than the start, or the start has not come yet.
+        InvalidConfig: The pipeline has no schedule, the end is not later than the start, or the start has not come yet;
+            or it is to run again and appends.
     """
     now = now or utc_now()
     if entry.due is None:
@@ -64,6 +69,8 @@ def plan_backfill(
             f"A backfill fills the past, and {start:%Y-%m-%d %H:%M} UTC has not come yet.",
             fix="the schedule runs what is to come",
         )
+    if again:
+        _refuse_appends(entry)
     until = now if end > now else None
     end = min(end, now)
     times = backfill_slots(entry.due.schedule, start, end)
@@ -74,7 +81,19 @@ def plan_backfill(
     wanted = [
         known[at] if at in known else Slot(entry.name, at, backfill=name) for at in times if again or at not in done
     ]
-    return BackfillPlan(entry.name, tuple(wanted), 0 if again else len(done), until)
+    return BackfillPlan(entry.name, tuple(wanted), 0 if again else len(done), until, again=name if again else None)
+
+
+def _refuse_appends(entry: Orchestrated) -> None:
+    """Rows that are appended once more are there twice."""
+    jobs = [one for one in orchestrated() if one.name in entry.jobs] if entry.jobs else [entry]
+    for job in jobs:
+        if isinstance(job.thing, Pipeline) and any(target.mode == "append" for target in job.thing.spec.targets):
+            raise InvalidConfig(
+                f"'{job.name}' appends: run again, its rows of those times would be there twice.",
+                fix='a pipeline with mode="merge", "truncate" or "scd2" can be run again; without --again only times '
+                "that are missing are run",
+            )
 
 
 def run_backfill(
@@ -95,13 +114,13 @@ def run_backfill(
             return
         takes_turns = isinstance(entry.thing, Pipeline) or slot.backfill is None
         with turn if takes_turns else nullcontext():
-            told(slot, _run_one(entry, work, slot, stop))
+            told(slot, _run_one(entry, work, slot, stop, plan.again))
 
     with ThreadPoolExecutor(max_workers=max(1, parallel), thread_name_prefix="backfill") as pool:
         list(pool.map(one, plan.to_run))
 
 
-def _run_one(entry: Orchestrated, work: Work, slot: Slot, stop: threading.Event) -> Outcome:
+def _run_one(entry: Orchestrated, work: Work, slot: Slot, stop: threading.Event, again: str | None) -> Outcome:
     """One slot with its retries, waited for in place."""
     store = work.store
     claimed = f"{entry.name}@{slot_key(slot.at)}" if slot.backfill else entry.name
@@ -110,13 +129,16 @@ def _run_one(entry: Orchestrated, work: Work, slot: Slot, stop: threading.Event)
         return Outcome(entry.name, "unstarted", reason=holder)
     try:
         lease = Lease(token, _LEASE_S, _LEASE_S / 3)
+        is_anew = again is not None
         while True:
             stored = next(iter(store.slots(entry.name, since=slot.at, until=slot.at)), slot)
             ready = replace(slot, status="pending", attempt=stored.attempt, run_id=stored.run_id, reason=None)
-            if stored.status != "pending":
+            if is_anew:  # what became of it before has no say in it
+                ready, is_anew = Slot(slot.pipeline, slot.at, backfill=slot.backfill), False
+            if stored.status != "pending" or stored.attempt != ready.attempt:
                 # Failed, superseded, or left by a process that is gone: its claim is ours now.
                 store.move_slot(ready, expected=stored.status, expected_attempt=stored.attempt, token=token)
-            outcome = work.run_slot(entry, ready, lease)
+            outcome = work.run_slot(entry, ready, lease, again=again)
             if outcome.status != "failed" or outcome.retry_at is None:
                 return outcome
             while not stop.is_set() and (wait_s := (outcome.retry_at - work.now()).total_seconds()) > 0:

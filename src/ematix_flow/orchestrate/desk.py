@@ -13,6 +13,7 @@ from ematix_flow.contracts.orchestration import AttemptState, LastRun, RunLog, S
 from ematix_flow.plan.cron import Schedule
 from ematix_flow.plan.due import due_slots
 from ematix_flow.plan.graph import Graph, Upstream, gate, trigger_met
+from ematix_flow.plan.retries import longest_window_s
 from ematix_flow.run.registered import Orchestrated
 
 SOON = timedelta(seconds=1)
@@ -78,6 +79,7 @@ class Desk:
         A newer slot takes the place of one that still waits, unless every one of them is wanted (`catchup="all"`).
         """
         latest, last_runs = self.log.last_slots(), self.log.last_runs()
+        self.log.still_declared(self.entries)
         # A pipeline without a slot has a past, too: it begins when somebody looked at it first.
         unslotted = [name for name, entry in self.entries.items() if entry.due is not None and name not in latest]
         seen = self.log.first_seen(unslotted, now) if unslotted else {}
@@ -193,6 +195,9 @@ def _reason_to_wait(entry: Orchestrated, slot: Slot, state: AttemptState | None,
         return f"gave up after {state.attempt_count} retry attempts; `flow retry {entry.name}` tries again"
     if slot.eligible_at is not None and slot.eligible_at > now + SOON:
         made = state.attempt_count if state is not None else slot.attempt
+        longest = timedelta(seconds=longest_window_s(entry.retry, max(1, made)))
+        if entry.retry.explicit and slot.eligible_at > now + SOON + longest:
+            return None  # the clock was set back since: the wait would last that much longer
         when = f"{slot.eligible_at:%Y-%m-%dT%H:%M:%SZ}"
         return f"retry backoff (attempt {made}/{entry.retry.max_attempts}; next eligible at {when})"
     return None

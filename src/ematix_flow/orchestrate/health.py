@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -62,9 +63,9 @@ def _handler(pulse: Pulse, poll_s: float) -> type[BaseHTTPRequestHandler]:
 
 
 def _is_alive(pulse: Pulse, poll_s: float) -> bool:
-    last = pulse.ticked_at or pulse.started_at
-    return (datetime.now(timezone.utc) - last).total_seconds() < 3 * poll_s + _GRACE_S
+    return time.monotonic() - pulse.steady_s < 3 * poll_s + _GRACE_S
 
 
 def _facts(pulse: Pulse) -> dict[str, Any]:
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(pulse).items()}
+    facts = {name: value for name, value in asdict(pulse).items() if name != "steady_s"}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in facts.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping
 
 Stamp = tuple[int, ...]
@@ -24,7 +25,8 @@ class LoadedCode:
     def note(self, since_ns: int) -> None:
         """Remember the files of modules that were imported after `since_ns`.
 
-        A file that was itself changed after that moment may be newer than what was imported, and counts as changed.
+        A file that was itself changed after that moment may be newer than what was imported, and counts as changed. One
+        from the future is not: it was there before the clock was set back.
         """
         for module in tuple(sys.modules.values()):
             file = getattr(module, "__file__", None)
@@ -34,7 +36,7 @@ class LoadedCode:
             if not stamp or not self.covers(file):  # modules made by a program name files that never were
                 self._others.add(file)
             else:
-                self._seen[file] = stamp if stamp[0] <= since_ns else None
+                self._seen[file] = None if since_ns < stamp[0] <= time.time_ns() else stamp
 
     def note_as_they_are(self, files: Iterable[str]) -> None:
         """Remember further files as they are now, also those that are gone."""

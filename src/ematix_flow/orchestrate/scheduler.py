@@ -82,6 +82,8 @@ class Pulse:
     dispatched: int = 0
     running: int = 0
     problem: str | None = None
+    steady_s: float = field(default_factory=time.monotonic)
+    """When it was last heard of, on a clock that nobody sets."""
 
 
 class Scheduler:
@@ -132,7 +134,7 @@ class Scheduler:
             else:
                 self._tick_succeeded()
             self.pulse.ticks += 1
-            self.pulse.ticked_at = self._clock()
+            self.pulse.ticked_at, self.pulse.steady_s = self._clock(), time.monotonic()
             if max_iterations is not None and self.pulse.ticks >= max_iterations:
                 break
             if sleep is not None:
@@ -263,21 +265,26 @@ class Scheduler:
         self._next_attempt = min((one.slot.eligible_at for one in held if one.slot.eligible_at), default=None)
         remind(desk, self.telling, now)
         last_runs = self.store.last_runs() if candidates else {}
+        asked_for: set[str] = set()
         for candidate in candidates:
             if not may_go_on():
                 log.warning("the lead was lost in the middle of a tick: the rest is another scheduler's")
                 return
-            if self._is_refused(candidate.name, now):
+            if candidate.name in asked_for or self._is_refused(candidate.name, now):
                 continue
             reason = room.refusal(candidate.entry) or desk.waits_for(candidate, now, last_runs)
             if reason is not None:
                 self._say_once(candidate.name, reason)
                 continue
+            # Once in a tick: if its claim comes free in this moment, the earlier of two times is still the next one.
+            asked_for.add(candidate.name)
             if not self._dispatch_slot(candidate, room):
                 return
 
     def _is_refused(self, name: str, now: datetime) -> bool:
-        return name in self._refused and self._refused[name][1] > now
+        # A wait that is longer than any wait: the clock was set back since.
+        wait_s = (self._refused[name][1] - now).total_seconds() if name in self._refused else 0.0
+        return 0.0 < wait_s <= _LONGEST_WAIT_S
 
     def _say_once(self, name: str, reason: str) -> None:
         if self._waiting.get(name) != reason:
@@ -420,14 +427,15 @@ class _Room:
         clock = desk.log.clock()
         claims = desk.log.claims()
         self.tokens = {one.token for one in claims}
-        busy = {one.pipeline for one in claims if one.expires_at > clock and one.pipeline != LEADER}
-        # A workflow and the job it is at are one of them; a backfill runs in the process that asked for it.
-        backfills = {
-            name: base for name in busy - desk.entries.keys() if (base := name.rpartition("@")[0]) in desk.entries
-        }
-        workflows = (busy & desk.entries.keys()) | set(backfills.values())
-        inside = {job for name in workflows for job in desk.entries[name].jobs}
-        self._most, self.running = most, len(busy - backfills.keys() - inside)
+        busy = {one.pipeline: one.worker_id for one in claims if one.expires_at > clock and one.pipeline != LEADER}
+        # A backfill runs in the process that asked for it.
+        slots = busy.keys() - desk.entries.keys()
+        backfills = {name: base for name in slots if (base := name.rpartition("@")[0]) in desk.entries}
+        # A workflow and the job it is at are one, and have one worker; a job that another worker is at runs by itself,
+        # and so does one that is yet on its way to a worker.
+        jobs = {(job, worker) for name, worker in busy.items() for job in _jobs(desk, backfills.get(name, name))}
+        inside = {name for name, by in busy.items() if (name, by) in jobs and not by.startswith(_DISPATCHED)}
+        self._most, self.running = most, len(busy.keys() - backfills.keys() - inside)
         self._groups = {
             group: name for name in busy if name in desk.entries and (group := desk.entries[name].concurrency_group)
         }
@@ -444,6 +452,11 @@ class _Room:
         self.running += 1
         if entry.concurrency_group:
             self._groups[entry.concurrency_group] = entry.name
+
+
+def _jobs(desk: Desk, name: str) -> tuple[str, ...]:
+    entry = desk.entries.get(name)
+    return entry.jobs if entry is not None else ()
 
 
 def run_scheduler(

@@ -86,13 +86,17 @@ class Work:
         self.history: RunHistory = history if history is not None else store
         self._chance = random.Random()
 
-    def run_slot(self, entry: Orchestrated, slot: Slot, lease: Lease) -> Outcome:
-        """Begin the slot, run the body, write the outcome down. The claim is the caller's to release."""
+    def run_slot(self, entry: Orchestrated, slot: Slot, lease: Lease, *, again: str | None = None) -> Outcome:
+        """Begin the slot, run the body, write the outcome down. The claim is the caller's to release.
+
+        A target applies the logical run of a slot once. With `again` it is another one, which it applies besides.
+        """
         attempt, run_id = slot.attempt + 1, str(uuid4())
         begun = replace(slot, status="running", attempt=attempt, run_id=run_id, reason=None)
         if not self.store.move_slot(begun, expected="pending", expected_attempt=slot.attempt, token=lease.token):
             return Outcome(entry.name, "unstarted", reason="somebody else has begun it")
         reached("slot-begun")
+        logical_run = slot_key(slot.at) if again is None else f"{slot_key(slot.at)} again {again}"
         context = self._context(
             entry,
             run_id,
@@ -104,9 +108,10 @@ class Work:
                 "slot": slot_key(slot.at),
                 "trigger": "backfill" if slot.backfill else "schedule",
                 **({"backfill": slot.backfill} if slot.backfill else {}),
+                **({"logical_run": logical_run} if again is not None else {}),
             },
         )
-        return self._done(entry, context, lease, slot_key(slot.at), begun)
+        return self._done(entry, context, lease, logical_run, begun)
 
     def run_request(self, entry: Orchestrated, request: RunRecord, lease: Lease) -> Outcome:
         """A run that somebody asked for: its record is there already and gets the outcome."""
@@ -463,7 +468,7 @@ class Work:
         record = self.store.get_run(str(run_id)) if run_id else None
         if record is None:
             return None
-        known = record.extras.get("slot") or record.extras.get("logical_run")
+        known = record.extras.get("logical_run") or record.extras.get("slot")
         return str(known) if known else record.run_id
 
 

@@ -19,6 +19,8 @@ from ematix_flow.plan.graph import Graph
 from ematix_flow.plan.retries import after_failure
 from ematix_flow.run.recorder import RunRecorder
 from ematix_flow.run.registered import Orchestrated, orchestrated
+from ematix_flow.watch.openlineage import RunLineage
+from ematix_flow.watch.traces import pipeline_run_span
 
 if TYPE_CHECKING:
     from ematix_flow.orchestrate.work import Work
@@ -56,6 +58,14 @@ class _WorkflowRun:
         self._chance = random.Random()
 
     def run(self) -> dict[str, Any]:
+        run = self._run
+        lineage = RunLineage(self._entry.name, run.run_id, nominal_at=run.slot, job_type="WORKFLOW")
+        # Its jobs are runs of their own, below it.
+        with pipeline_run_span(self._entry.name, run.attempt), lineage:
+            lineage.started()
+            return self._run_jobs()
+
+    def _run_jobs(self) -> dict[str, Any]:
         order = self._graph.order(self._jobs)
         done = self._done_before()
         self._recorder.start()

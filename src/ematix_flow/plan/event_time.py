@@ -52,7 +52,7 @@ class EventClock:
         85000
         """
         lateness_us = _lateness_us(allowed)
-        idle_ms = allowed.source_idleness_ms if allowed and allowed.source_idleness_ms is not None else IDLE_AFTER_MS
+        idle_ms = idle_after_ms(allowed)
         marks = dict(self.marks)
         for source, latest in latest_us.items():
             known = marks.get(source)
@@ -83,6 +83,11 @@ class EventClock:
     def from_dict(cls, known: Mapping[str, Any]) -> EventClock:
         """What `to_dict` gave."""
         return cls({name: SourceMark(*pair) for name, pair in known["sources"].items()}, known["mark_us"])
+
+
+def idle_after_ms(allowed: Watermark | None) -> int:
+    """After how long a silent source is no longer waited for."""
+    return allowed.source_idleness_ms if allowed and allowed.source_idleness_ms is not None else IDLE_AFTER_MS
 
 
 def _lateness_us(allowed: Watermark | None) -> int:

@@ -39,6 +39,12 @@ def next_window_s(policy: RetryPolicy, attempt: int, *, jitter: random.Random) -
     return min(window, _undisturbed_s(policy, attempt) * (1 + policy.jitter * jitter.uniform(-1, 1)))
 
 
+def longest_window_s(policy: RetryPolicy, attempt: int) -> float:
+    """What `next_window_s` gives at most: a wait that lasts longer is not one of this policy."""
+    window = _LONGEST_S if policy.max_backoff_secs is None else float(policy.max_backoff_secs)
+    return min(window, _undisturbed_s(policy, attempt) * (1 + policy.jitter))
+
+
 def after_failure(
     policy: RetryPolicy,
     state: AttemptState,

@@ -97,6 +97,10 @@ class ChangeTarget(StreamTarget):
     def write(
         self, rows: DataFrame, batch: StreamBatch, *, before_settling: Callable[[], None] = lambda: None
     ) -> SettleReport:
+        if self._has_nothing_to_change(rows):
+            rows.write.format("noop").mode("overwrite").save()  # whoever wants to stop it counts on the way
+            before_settling()
+            return SettleReport(rows=0)
         run = self._run_of(batch)
         report, plan = self._settled(rows, run, batch, before_settling)
         if not report.replayed:
@@ -116,7 +120,15 @@ class ChangeTarget(StreamTarget):
     def misfit(self, rows: DataFrame) -> Column | None:
         from ematix_flow.spark.change_order import misfit_of
 
+        if self._has_nothing_to_change(rows):
+            return None
         return misfit_of(rows, self._feed_columns(*self._table_of(rows)))
+
+    def _has_nothing_to_change(self, rows: DataFrame) -> bool:
+        """Whether there is no table, and nothing known of its columns: a feed that begins with tombstones."""
+        from ematix_flow.spark.change_order import met_columns
+
+        return self.declared is None and self._live() is None and not met_columns(rows)
 
     def _settled(
         self, rows: DataFrame, run: OpenedRun, batch: StreamBatch | None, before_settling: Callable[[], None]

@@ -172,6 +172,10 @@ class StagesOfTargets:
         """Passed on."""
         self._told.progress(stage, rows, total)
 
+    def resumes_at(self, watermark: str | None) -> None:
+        """Passed on."""
+        self._told.resumes_at(watermark)
+
 
 def _named(exc: FlowError, target: TargetSpec) -> FlowError:
     """The same error, saying which target it is about."""

@@ -102,6 +102,7 @@ def load_target(
         if run.applied is not None:
             observer.step("plan", "succeeded", f"logical run {run.logical_run} is already in the target")
             return _replayed(target, run), run
+        observer.resumes_at(_mark(target, run))
         stamp = Stamp(run.run_id, moment_after(run.settled_at))
         source = places.source_side(query, target)
         plan = plan_load(spec, target, source, places.target_side(target), stamp=stamp, stored_mark=run.watermark)
@@ -117,6 +118,7 @@ def load_target(
         observer.step("plan", "succeeded", plan_words(plan), (time.perf_counter() - began) * 1000)
         reached("planned")
         report = walk(plan, places, source, run, stamp, observer, sharing=sharing)
+        observer.resumes_at(None)
         reached("settled")
     except BaseException as exc:
         _record_failure(books, run, exc)
@@ -177,6 +179,12 @@ def result_of(plan: BatchPlan, run: OpenedRun, report: SettleReport) -> RunResul
 def new_run_id() -> str:
     """A run's own id; its rows carry it in `_batch_id`."""
     return str(uuid4())
+
+
+def _mark(target: TargetSpec, run: OpenedRun) -> str | None:
+    """How far the load has got before; it moves in the transaction of the rows, so a failed one leaves it there."""
+    column, mark = run.watermark or (None, None)
+    return mark if target.incremental_column is not None and target.incremental_column == column else None
 
 
 def _replayed(target: TargetSpec, run: OpenedRun) -> RunResult:

@@ -31,6 +31,8 @@ from ematix_flow.errors import FlowError, StepFailed, UnknownName, closest, list
 from ematix_flow.run.loads import now
 from ematix_flow.run.recorder import RunRecorder
 from ematix_flow.run.runlogs.open import current_run_log
+from ematix_flow.watch.openlineage import RunLineage
+from ematix_flow.watch.traces import pipeline_run_span
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,12 @@ def run_transform(name: str) -> RunResult:
         run = RunContext(name, str(uuid4()))
     recorder = recorder_of(run)
     recorder.start()
+    lineage = RunLineage(name, run.run_id, nominal_at=run.slot, job_type="TRANSFORM")
     try:
-        between_steps()
-        metrics = _run_declared(spec, None, None)
+        with pipeline_run_span(name, run.attempt), lineage:
+            lineage.started()
+            between_steps()
+            metrics = _run_declared(spec, None, None)
     except BaseException as exc:
         recorder.finish("failed", error=exc)
         raise

@@ -56,6 +56,8 @@ class RunRecorder:
         self._started_at = clock()
         self._steps: dict[str, dict[str, Any]] = {}
         self._silent_until = 0.0
+        self._mark: str | None = None
+        self._failed_mark: str | None = None
         self._extras: dict[str, Any] = {**(extras or {}), "process": this_process().to_dict()}
 
     def start(self) -> None:
@@ -83,6 +85,8 @@ class RunRecorder:
             step["duration_ms"] = round(duration_ms, 3)
         if detail:
             step["detail"] = scrub(detail)
+        if status == "failed" and self._failed_mark is None:
+            self._failed_mark = self._mark  # of several targets the first that failed
         self._write("running")
         self._add_event(name, status, scrub(detail), duration_ms)
 
@@ -104,14 +108,11 @@ class RunRecorder:
     def progress(self, stage: str, rows: int, total: int | None = None) -> None:
         """Rows on their way are not history."""
 
-    def finish(
-        self,
-        status: RunStatus,
-        result: Any = None,
-        error: BaseException | str | None = None,
-        *,
-        failed_watermark: str | None = None,
-    ) -> None:
+    def resumes_at(self, watermark: str | None) -> None:
+        """Remember where a load begins: should the run fail, its record says where the next one goes on."""
+        self._mark = watermark
+
+    def finish(self, status: RunStatus, result: Any = None, error: BaseException | str | None = None) -> None:
         """Write how it ended. Steps that were under way share the run's fate, steps never begun were skipped."""
         for step in self._steps.values():
             if step["status"] == "running":
@@ -121,16 +122,9 @@ class RunRecorder:
         if isinstance(result, Mapping):  # a bare function may have returned anything
             self._extras.update(_counts(result))
             self._extras["result"] = _plain(result)
-        self._write(status, error=_error_text(error), failed_watermark=failed_watermark, finished=True)
+        self._write(status, error=_error_text(error), finished=True)
 
-    def _write(
-        self,
-        status: RunStatus,
-        *,
-        error: str | None = None,
-        failed_watermark: str | None = None,
-        finished: bool = False,
-    ) -> None:
+    def _write(self, status: RunStatus, *, error: str | None = None, finished: bool = False) -> None:
         if self._history is None or (time.monotonic() < self._silent_until and not finished):
             return
         steps = [dict(step) for step in self._steps.values()]
@@ -143,7 +137,7 @@ class RunRecorder:
             finished_at=max(self._clock(), self._started_at) if finished else None,
             attempt=self._attempt,
             failed_step=failed_step if finished else None,
-            failed_watermark=failed_watermark,
+            failed_watermark=self._failed_mark or self._mark if finished and status != "succeeded" else None,
             error_summary=error,
             kind=self._kind,
             extras={**self._extras, "steps": steps},

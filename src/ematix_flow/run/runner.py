@@ -87,6 +87,7 @@ def run_function(name: str, function: Callable[[], Any]) -> Any:
     recorder.start()
     try:
         with pipeline_run_span(name, run.attempt), RunLineage(name, run.run_id, nominal_at=run.slot) as lineage:
+            lineage.started()
             between_steps()
             result = lineage.told(function())
     except (KeyboardInterrupt, RunCancelled) as exc:
@@ -162,6 +163,9 @@ class _Several:
 
     def progress(self, stage: str, rows: int, total: int | None = None) -> None:
         self._tell("progress", stage, rows, total)
+
+    def resumes_at(self, watermark: str | None) -> None:
+        self._tell("resumes_at", watermark)
 
     def _tell(self, what: str, *arguments: Any) -> None:
         for observer in list(self._observers):

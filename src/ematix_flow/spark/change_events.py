@@ -311,6 +311,7 @@ class StructuredChangeCodec(Codec):
         self.envelope = Envelope.of(cdc)
         self.wants = inner.wants
         self._inner, self._refuses, self._keys = inner, refuses, keys or MessageKeys()
+        self._is_empty = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -318,9 +319,11 @@ class StructuredChangeCodec(Codec):
 
     def prepare(self, messages: DataFrame) -> None:
         self._inner.prepare(messages)
+        # Tombstones alone tell the inner codec nothing, and take rows away all the same.
+        self._is_empty = self._inner.has_nothing() and (VALUE not in messages.columns or messages.isEmpty())
 
     def has_nothing(self) -> bool:
-        return self._inner.has_nothing()
+        return self._is_empty
 
     def widen(self, messages: DataFrame) -> bool:
         has_keys = self._keys.widen(messages)

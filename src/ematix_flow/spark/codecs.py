@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ematix_flow.config.resolve import with_registry
 from ematix_flow.contracts.streams import StreamsFiles
 from ematix_flow.declare.connection import KafkaConnection
 from ematix_flow.declare.stream import Source
@@ -59,7 +60,10 @@ def _of_changes(
     assert spec.cdc is not None
     refuses = spec.transform_on_error == "dlq"
     schema, remember = folder.schema(source.query), partial(folder.keep_schema, source.query)
-    keys = MessageKeys(key_codec(source.connection) if isinstance(source.connection, KafkaConnection) else None)
+    keys = MessageKeys()
+    if isinstance(source.connection, KafkaConnection):
+        # The registry of a connection with plain JSON is of no interest to anybody else.
+        keys = MessageKeys(key_codec(with_registry(source.connection, where=str(spec.where))))
     changes = ChangeCodec(spec.cdc, schema, remember, refuses=refuses, keys=keys)
     if isinstance(backend, StreamsFiles) and backend.file_format == "json_lines":
         return LineCodec(backend, source.query, schema, remember, reads=changes)

@@ -239,12 +239,10 @@ def forget_dead_session() -> None:
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Whether the driver can load a class; True where nobody can tell (Spark Connect)."""
+    """Whether the driver in this process can load a class; a server is asked by `remote.has_class`."""
     from py4j.protocol import Py4JError
 
-    jvm = getattr(spark, "_jvm", None)
-    if jvm is None:
-        return True
+    jvm: Any = spark._jvm
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JError:

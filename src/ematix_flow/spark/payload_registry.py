@@ -18,7 +18,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from ematix_flow.backends.avro_schema import PRESENT, bare_kind, reading_all, whole
 from ematix_flow.backends.glue_registry import GlueClient
-from ematix_flow.backends.registries import registry_of_kafka
+from ematix_flow.backends.registries import has_keys_with_schemas, registry_of_kafka
 from ematix_flow.backends.schema_registry import RegistryClient, Schema, glue_version_and_payload
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.streams import VALUE
@@ -243,10 +243,7 @@ def registry_codec(connection: KafkaConnection, remember: Remember) -> RegistryC
 
 def key_codec(connection: KafkaConnection) -> RegistryCodec | None:
     """What reads message keys that name a schema; None for a connection without a registry."""
-    has_registry = connection.payload_format in ("avro", "protobuf") or (
-        not connection.payload_format and connection.schema_registry_url
-    )
-    if not has_registry:
+    if connection.payload_format not in ("avro", "protobuf") and not has_keys_with_schemas(connection):
         return None
     if connection.payload_format == "protobuf":
         return registry_codec(connection, lambda _: None)

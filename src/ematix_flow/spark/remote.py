@@ -5,6 +5,7 @@ A client has no JVM: it knows nothing of jars, and only SQL settings travel.
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from ematix_flow.spark.reach import require_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 _CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 
@@ -43,6 +46,21 @@ def open_remote(address: str, app_name: str, conf: Mapping[str, str]) -> SparkSe
         raise (explain(exc) or exc) from exc
     set_what_can_be_set(session, conf)
     return session
+
+
+def has_class(session: SparkSession, name: str) -> bool:
+    """Whether a server can load a class; True where it does not say, as on platforms that allow no such question.
+
+    A client can send expressions, and there is one that calls a function of Java's. It gives NULL when that fails.
+    """
+    from pyspark.sql import functions as F
+
+    loads = [F.lit(given) for given in ("org.apache.spark.util.Utils", "classForName", name, False, False)]
+    try:
+        return session.range(1).select(F.try_reflect(*loads)).collect()[0][0] is not None
+    except Exception as exc:
+        log.debug("The server does not say whether it has %s: %s", name, type(exc).__name__)
+        return True
 
 
 def set_what_can_be_set(session: SparkSession, conf: Mapping[str, str]) -> None:

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ematix_flow.backends import jars
 from ematix_flow.backends.java import find_java
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.errors import AlreadyRunning, EngineFailed, MissingDriver, MissingJar
-from ematix_flow.spark import appcds, jvm, native
+from ematix_flow.spark import appcds, cluster_sizes, jvm, native, remote
 from ematix_flow.spark.failures import explain
 from ematix_flow.spark.reach import require_master, shown
 from ematix_flow.spark.remote import forget_remote_mode, open_remote, set_what_can_be_set
@@ -113,6 +113,7 @@ class _Own:
     wants_archive: bool
     place: Place = "spark"
     is_recording: bool = False
+    tasks_at_once: int | None | Literal["unknown"] = "unknown"
 
 
 _lock = threading.RLock()
@@ -170,9 +171,10 @@ def open_session(needs: SessionNeeds, settings: SparkSettings, *, record_to: Pat
             address = native.start() if wanted == "native" else str(settings.remote)
             told = {key: value for key, value in settings.conf.items() if key.startswith("spark.sql.")}
             session = open_remote(address, APP_NAME, _merged([SQL_PROFILE, needs.conf, told]))
-            _own = _Own(session, needs, settings, None, wants_archive=False, place=wanted)
+            _own = _Own(session, SessionNeeds(), settings, None, wants_archive=False, place=wanted)
         _place = wanted
         _register_closing()
+        _require_connectors(_own, needs)
         return _own.session
 
 
@@ -193,14 +195,28 @@ def use_session(session: SparkSession, needs: SessionNeeds) -> SparkSession:
 
 
 def fit_to_job(session: SparkSession, read_bytes: int | None) -> None:
-    """Tell a session of ours on this machine how large the next job is; what the user has set stays as it is."""
+    """Tell a session of ours how large the next job is; what the user or the cluster has set stays as it is."""
     with _lock:
-        if _own is None or session is not _own.session or _own.driver is None or read_bytes is None:
+        if _own is None or session is not _own.session or read_bytes is None:
             return
-        conf = session.sparkContext.getConf()
-        cores = cores_of(conf.get("spark.master", "local[*]"), processors())
-        if conf.get(SHUFFLE_PARTITIONS) == str(shuffle_partitions(cores, 0)):  # otherwise the user has chosen
-            session.conf.set(SHUFFLE_PARTITIONS, str(shuffle_partitions(cores, read_bytes)))
+        if _own.tasks_at_once == "unknown":
+            _own.tasks_at_once = _tasks_at_once(_own)
+        if _own.tasks_at_once is not None:
+            session.conf.set(SHUFFLE_PARTITIONS, str(shuffle_partitions(_own.tasks_at_once, read_bytes)))
+
+
+def _tasks_at_once(own: _Own) -> int | None:
+    """How many tasks of a session run at the same time; None where parts of a shuffle are not ours to choose."""
+    if own.place == "remote":
+        return cluster_sizes.tasks_at_once(own.session, is_connect=True)
+    if own.driver is None:  # the native engine, or somebody's own `spark-submit`
+        return None
+    conf = own.session.sparkContext.getConf()
+    master = conf.get("spark.master", "local[*]")
+    if not master.startswith("local"):
+        return cluster_sizes.tasks_at_once(own.session, is_connect=False)
+    cores = cores_of(master, processors())
+    return cores if conf.get(SHUFFLE_PARTITIONS) == str(shuffle_partitions(cores, 0)) else None
 
 
 def close_session() -> None:
@@ -434,19 +450,34 @@ def _session_of_process() -> SparkSession | None:
     return getattr(Client, "_default_session", None)
 
 
+def _require_connectors(own: _Own, needs: SessionNeeds) -> None:
+    """Make sure that a server has the connectors of a plan; each is asked for once."""
+    if own.place == "remote":
+        new = replace(needs, jars=needs.jars - own.needs.jars, conf={})
+        _checked_for_jars(own.session, new)
+        if new.jars:
+            settings = [setting for name in new.jars for setting in jars.family(name, own.session.version).conf]
+            there = cast(Mapping[str, str], own.session.conf.getAll)
+            set_what_can_be_set(own.session, {key: value for key, value in settings if key not in there})
+        own.needs = own.needs | needs
+
+
 def _checked_for_jars(session: SparkSession, needs: SessionNeeds) -> SparkSession:
-    missing = [
-        name for name in sorted(needs.jars) if not jvm.has_class(session, jars.family(name, session.version).probe)
-    ]
+    has_class = remote.has_class if is_connect(session) else jvm.has_class
+    families = {name: jars.family(name, session.version) for name in sorted(needs.jars)}
+    missing = [name for name, family in families.items() if not has_class(session, family.probe)]
     if missing:
         wanted = jars.jars_for(missing, session.version)
-        how = f"start it with spark.jars.packages={','.join(jar.coordinate for jar in wanted)}"
+        how = f"spark.jars.packages={','.join(jar.coordinate for jar in wanted)}"
         if any(jar.coordinate.count(":") > 2 for jar in wanted):  # Spark fetches no jar by a classifier
-            how = f"run `flow jars fetch {' '.join(missing)}` and start it with these files in spark.jars"
+            how = f"the files of `flow jars fetch {' '.join(missing)}` in spark.jars"
+        extensions = ",".join(name for family in missing for name in families[family].extensions)
+        how += f" and spark.sql.extensions={extensions}" if extensions else ""
+        who = "Spark Connect server" if is_connect(session) else "running Spark session"
         raise MissingJar(
-            f"The running Spark session lacks the connectors {', '.join(missing)}, and jars cannot be added to it.",
+            f"The {who} lacks the connectors {', '.join(missing)}, and jars cannot be added to it.",
             tried=["the active session"],
-            fix=f"{how}, or stop it and let ematix-flow start one",
+            fix=f"start it with {how}" + ("" if is_connect(session) else ", or stop it and let ematix-flow start one"),
         )
     set_what_can_be_set(session, needs.conf)
     log.debug("The active Spark session is used as it is")
@@ -469,6 +500,7 @@ def is_connect(session: SparkSession) -> bool:
 def _fits(own: _Own, needs: SessionNeeds) -> bool:
     """Whether our session serves these needs; settings that can still be set are set."""
     if own.driver is None:
+        _require_connectors(own, needs)
         set_what_can_be_set(own.session, {k: v for k, v in needs.conf.items() if k not in own.settings.conf})
         return True
     if not needs.jars <= own.needs.jars or not set(needs.extensions) <= set(own.needs.extensions):

@@ -34,6 +34,7 @@ from ematix_flow.spark.stream_steps import (
     group_columns,
     latest_by_source,
     latest_of,
+    mark_by_arrival,
     moves,
     stated,
     timed,
@@ -172,7 +173,7 @@ class SessionSteps:
         """Whether time alone finishes a session; of the time of arrival, all that are open."""
         if not self._by_arrival:
             return moves(note, now_ms, self._watermark)
-        mark = note.clock.after(dict.fromkeys(note.clock.marks, now_ms * 1000), now_ms, self._watermark).mark_us
+        mark = mark_by_arrival(note, now_ms, self._watermark)
         last = max((part.high for part in note.of(PARTS) if part.high is not None), default=None)
         passed = note.clock.mark_us
         is_open = last is not None and (passed is None or last + self._gap >= passed)

@@ -67,6 +67,8 @@ class StatefulWork(BatchWork):
         assert declared is not None
         self._late_data = self._counters.late_policy = declared.late_data
         self._note: Note | None = None
+        if isinstance(steps, JoinSteps):
+            steps.may_lack_a_side = self._takes_half_rows
         by_arrival = self._spec.window is not None and self._spec.window.time_mode == "processing"
         self.can_be_due = by_arrival or len(self._sources) > 1  # a source alone is waited for, however long
 
@@ -74,6 +76,13 @@ class StatefulWork(BatchWork):
         """Whether time alone lets something come out that is remembered: a source is no longer waited for."""
         self._note = self._note or self._memory.newest()
         return self._note is not None and self._steps.is_due(self._note, now_ms)
+
+    def _takes_half_rows(self) -> bool:
+        """Whether rows of one side of a join can be written while nobody knows the columns of the other.
+
+        A table made of them would lack these, and a database's does not grow by itself.
+        """
+        return all(target.knows_columns or not target.lands_first for target in self._targets)
 
     def _apply(self, messages: DataFrame, batch: StreamBatch, pending: Sequence[TakesBatches]) -> None:
         self._each(messages, lambda codec, part: codec.prepare(part))

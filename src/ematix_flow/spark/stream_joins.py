@@ -7,7 +7,7 @@ without a match comes out alone when it is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession, functions 
 from ematix_flow.contracts.streams import EVENT_TIME, HIDDEN_COLUMNS, StreamBatch
 from ematix_flow.declare.stream import Join, Watermark
 from ematix_flow.errors import InvalidPlan, UnknownColumn, closest
+from ematix_flow.plan.event_time import idle_after_ms
 from ematix_flow.spark.accumulators import MICROS
 from ematix_flow.spark.expressions import column_of
 from ematix_flow.spark.stream_memory import MOST_PARTS, Note, Part, StreamMemory
@@ -74,6 +75,8 @@ class JoinSteps:
         self._join, self._watermark, self._memory = join, watermark, memory
         self._least, self._greatest = (1000 * bound for bound in join.span_ms)
         self._sides = self._left, self._right = _sides_of(join)
+        self.may_lack_a_side: Callable[[], bool] = lambda: True
+        """Whether rows may come out without the columns of a side that has not had a row yet."""
 
     def step(self, sources: Mapping[str, DataFrame], batch: StreamBatch) -> Stepped:
         """Take the rows of a batch, by source, and give the pairs it completes and the rows it leaves alone."""
@@ -97,8 +100,9 @@ class JoinSteps:
             digest=batch.digest,
             clock=clock,
             parts=(*before.parts, *fresh.values(), *matched),
+            begun_ms=batch.planned_ms if before.begun_ms is None and clock.marks else before.begun_ms,
         )
-        alone, note = self._alone(note, spark)
+        alone, note = self._alone(note, batch.planned_ms, spark)
         rows = self._output(pairs, alone, note, spark)
         note = self._lasting(note, batch, spark)
         self._memory.keep(note)
@@ -132,7 +136,25 @@ class JoinSteps:
 
     def is_due(self, note: Note, now_ms: int) -> bool:
         """Whether time alone lets rows come out that wait for a match."""
-        return moves(note, now_ms, self._watermark)
+        return moves(note, now_ms, self._watermark) or self._gives_up(note, now_ms)
+
+    def _gives_up(self, note: Note, now_ms: int) -> bool:
+        """Whether rows have only waited for a side that never had one, and is not waited for any more."""
+        mark = note.clock.mark_us
+        if mark is None or mark == note.alone_us or self._awaits_a_side(note, now_ms):
+            return False
+        return any(side.keeps and self._past(note, side, mark) for side in self._sides)
+
+    def _awaits_a_side(self, note: Note, now_ms: int) -> bool:
+        """Whether a side has had no row yet, and is waited for: as any silent source, or because of its columns."""
+        if all(note.of(side.name) or side.name in note.columns_of for side in self._sides):
+            return False
+        is_idle = note.begun_ms is not None and now_ms - note.begun_ms > idle_after_ms(self._watermark)
+        return not is_idle or not self.may_lack_a_side()
+
+    def _past(self, note: Note, side: _Side, mark: int) -> list[Part]:
+        """The parts of a side that have rows which nothing can match any more."""
+        return [part for part in note.of(side.name) if part.low is not None and part.low + side.reach < mark]
 
     def oldest(self, note: Note) -> int | None:
         """The oldest event time that something may still match; rows before it are only not yet removed."""
@@ -241,20 +263,19 @@ class JoinSteps:
 
     # ── rows alone ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _alone(self, note: Note, spark: SparkSession) -> tuple[dict[str, DataFrame], Note]:
+    def _alone(self, note: Note, now_ms: int, spark: SparkSession) -> tuple[dict[str, DataFrame], Note]:
         """Rows that event time has come past without a match, and have not come out yet.
 
-        As long as nothing is known of the other side's columns they wait.
+        They wait for a side that never had a row, whose columns nobody knows.
         """
         mark = note.clock.mark_us
         if mark is None or not any(side.keeps for side in self._sides):
             return {}, note
-        if not all(note.of(side.name) or side.name in note.columns_of for side in self._sides):
+        if self._awaits_a_side(note, now_ms):
             return {}, note
         found = {}
         for side in self._sides:
-            parts = [part for part in note.of(side.name) if part.low is not None and part.low + side.reach < mark]
-            rows = self._memory.read(spark, parts) if side.keeps else None
+            rows = self._memory.read(spark, self._past(note, side, mark)) if side.keeps else None
             if rows is None:
                 continue
             leaving = rows.where(side.is_past(mark))

@@ -72,6 +72,7 @@ class Note:
         alone_us: For joins, up to which event time rows without a match have come out.
         columns_of: The columns that each source, or each side of a join, had last; its rows may all be forgotten.
         open_windows: How many windows or sessions may still get rows; None for joins.
+        begun_ms: For joins, when the first row came, by the clock of this machine, in milliseconds since 1970.
     """
 
     number: int = -1
@@ -81,6 +82,7 @@ class Note:
     alone_us: int | None = None
     columns_of: Mapping[str, t.StructType] = field(default_factory=dict)
     open_windows: int | None = None
+    begun_ms: int | None = None
 
     def of(self, name: str) -> list[Part]:
         """The parts of one name, oldest first."""
@@ -96,6 +98,7 @@ class Note:
                 "alone_us": self.alone_us,
                 "columns_of": {name: columns.jsonValue() for name, columns in self.columns_of.items()},
                 "open_windows": self.open_windows,
+                "begun_ms": self.begun_ms,
             }
         )
 
@@ -110,6 +113,7 @@ class Note:
             known["alone_us"],
             {name: t.StructType.fromJson(columns) for name, columns in known["columns_of"].items()},
             known["open_windows"],
+            known.get("begun_ms"),
         )
 
 

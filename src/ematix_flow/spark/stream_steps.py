@@ -103,6 +103,11 @@ def moves(note: Note, now_ms: int, allowed: Watermark | None) -> bool:
     return bool(note.parts) and note.clock.after({}, now_ms, allowed).mark_us != note.clock.mark_us
 
 
+def mark_by_arrival(note: Note, now_ms: int, allowed: Watermark | None) -> int | None:
+    """Where event time is at a moment when the time of arrival is the event time, in microseconds since 1970."""
+    return note.clock.after(dict.fromkeys(note.clock.marks, now_ms * 1000), now_ms, allowed).mark_us
+
+
 def empty_sources(note: Note, spark: SparkSession) -> dict[str, DataFrame]:
     """Sources that had rows before, now without one."""
     return {source: spark.createDataFrame([], columns) for source, columns in note.columns_of.items()}

@@ -33,6 +33,7 @@ from ematix_flow.spark.stream_steps import (
     group_columns,
     latest_by_source,
     latest_of,
+    mark_by_arrival,
     moves,
     stated,
     timed,
@@ -114,7 +115,7 @@ class WindowSteps:
         """Whether time alone finishes a window."""
         if not self._by_arrival:
             return moves(note, now_ms, self._watermark)
-        mark = note.clock.after(dict.fromkeys(note.clock.marks, now_ms * 1000), now_ms, self._watermark).mark_us
+        mark = mark_by_arrival(note, now_ms, self._watermark)
         spans = [span for part in note.of(PARTS) for span in part.spans]
         return self._past_between(spans, note.clock.mark_us, mark) > 0
 

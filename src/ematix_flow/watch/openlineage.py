@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 EventType = Literal["START", "RUNNING", "COMPLETE", "FAIL", "ABORT"]
+JobType = Literal["PIPELINE", "TRANSFORM", "WORKFLOW"]
 
 VARIABLE = "EMATIX_FLOW_LINEAGE"
 PRODUCER = f"urn:ematix-flow:{__version__}"
@@ -252,18 +253,22 @@ class TrackedRun:
     rows: Mapping[str, int] | None = None
     error: str | None = None
     is_stream: bool = False
+    job_type: JobType = "PIPELINE"
+    parent: TrackedRun | None = None
 
 
 class RunLineage:
     """What one run tells of its lineage. No method ever raises.
 
     The runner makes one per run and uses it as a context manager around everything that can fail; `load_target`
-    calls `reading_for_run` for each target; the result goes through `told`.
+    calls `reading_for_run` for each target; the result goes through `told`. A run inside another one names that as its
+    parent.
 
     Args:
         pipeline: its name.
         run_id: the run's own id.
         nominal_at: the time the run is for, when it was scheduled.
+        job_type: what it is a run of.
         emitter: who is told; by default whoever is in this process.
     """
 
@@ -273,16 +278,19 @@ class RunLineage:
         run_id: str,
         *,
         nominal_at: datetime | None = None,
+        job_type: JobType = "PIPELINE",
         emitter: LineageEmitter | None = None,
     ) -> None:
         self._emitter = emitter or current_emitter()
-        self._run = TrackedRun(run_id, pipeline, datetime.now(timezone.utc), nominal_at)
+        self._run = TrackedRun(run_id, pipeline, datetime.now(timezone.utc), nominal_at, job_type=job_type)
         self._tables: dict[str, Dataset] = {}
         self._has_started = False
         self._result: Any = None
         self._before: Token[RunLineage | None] | None = None
 
     def __enter__(self) -> RunLineage:
+        if (around := _under_way.get()) is not None:
+            self._run = replace(self._run, parent=around._run)
         self._before = _under_way.set(self)
         return self
 
@@ -322,18 +330,19 @@ class RunLineage:
         for output in found.outputs:
             self._tables[str(target.table)] = output.dataset
         self._run = replace(self._run, lineage=found if self._run.lineage is None else self._run.lineage | found)
-        self._start()
+        self.started()
 
     def finished(self, status: RunStatus, *, result: Any = None, error: BaseException | str | None = None) -> None:
         """The run is over."""
         if self._emitter is None:
             return
-        self._start()
+        self.started()
         words = None if error is None else scrub(str(error) or type(error).__name__)
         rows = _row_counts(result, self._tables)
         self._emitter.finished(replace(self._run, error=words, rows=rows), ENDS.get(status, "FAIL"))
 
-    def _start(self) -> None:
+    def started(self) -> None:
+        """Tell that it begins. Only runs that read nothing need to say so; the others wait until it is known what."""
         if self._emitter is not None and not self._has_started:
             self._has_started = True
             self._emitter.started(self._run)
@@ -375,7 +384,7 @@ def run_event(kind: EventType, run: TrackedRun, namespace: str, at: datetime) ->
         "eventTime": instant_text(at),
         "producer": PRODUCER,
         "schemaURL": _EVENT_SCHEMA,
-        "run": {"runId": _uuid(run), "facets": _run_facets(run)},
+        "run": {"runId": _uuid(run), "facets": _run_facets(run, namespace)},
         "job": {"namespace": namespace, "name": run.pipeline, "facets": _job_facets(lineage, run)},
         "inputs": [_named(dataset) for dataset in lineage.inputs],
         "outputs": [_output(output, run) for output in lineage.outputs],
@@ -390,7 +399,7 @@ def _uuid(run: TrackedRun) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{PRODUCER.rpartition(':')[0]}:{run.pipeline}:{run.run_id}"))
 
 
-def _run_facets(run: TrackedRun) -> dict[str, Any]:
+def _run_facets(run: TrackedRun, namespace: str) -> dict[str, Any]:
     facets = {
         "processing_engine": _facet(
             "1-1-1/ProcessingEngineRunFacet",
@@ -401,6 +410,9 @@ def _run_facets(run: TrackedRun) -> dict[str, Any]:
     }
     if run.nominal_at is not None:
         facets["nominalTime"] = _facet("1-0-1/NominalTimeRunFacet", nominalStartTime=instant_text(run.nominal_at))
+    if run.parent is not None:
+        job = {"namespace": namespace, "name": run.parent.pipeline}
+        facets["parent"] = _facet("1-1-0/ParentRunFacet", run={"runId": _uuid(run.parent)}, job=job)
     if run.error is not None:
         facets["errorMessage"] = _facet(
             "1-0-1/ErrorMessageRunFacet", message=scrub(run.error), programmingLanguage="PYTHON"
@@ -411,7 +423,7 @@ def _run_facets(run: TrackedRun) -> dict[str, Any]:
 def _job_facets(lineage: Lineage, run: TrackedRun) -> dict[str, Any]:
     way = "STREAMING" if run.is_stream else "BATCH"
     facets = {
-        "jobType": _facet("2-0-4/JobTypeJobFacet", processingType=way, integration="EMATIX_FLOW", jobType="PIPELINE")
+        "jobType": _facet("2-0-4/JobTypeJobFacet", processingType=way, integration="EMATIX_FLOW", jobType=run.job_type)
     }
     if lineage.sql is not None:
         facets["sql"] = _facet("1-1-0/SQLJobFacet", query=scrub(lineage.sql), dialect=lineage.dialect)

@@ -181,6 +181,9 @@ class StepSpans:
     def progress(self, stage: str, rows: int, total: int | None = None) -> None:
         """Rows on their way are no span."""
 
+    def resumes_at(self, watermark: str | None) -> None:
+        """Where a load begins is no span."""
+
     def _begun(self, name: str, duration_ms: float | None) -> Any:
         assert self._start is not None
         attributes = {"flow.step.name": name, **self._route}

@@ -84,6 +84,10 @@ class HistoryOnly:
         """Refused."""
         self._refuse("keep slots")
 
+    def still_declared(self, pipelines: Iterable[str]) -> None:
+        """Refused."""
+        self._refuse("keep slots")
+
     def move_slot(
         self, slot: Slot, *, expected: SlotStatus, expected_attempt: int | None = None, token: str | None = None
     ) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from secrets import token_hex
 from typing import Any
 
@@ -51,9 +51,10 @@ class KeepsClaims(SqlStore):
                 )
                 db.change(first, pipeline, token, worker_id, 0, lease, 1)
             asked = "SELECT claim_token, worker_id, expires_at, fence FROM @pipeline_claims WHERE pipeline_name = ?"
-            ((held_by, holder, expires_at, fence),) = db.rows(asked, pipeline)
-            if not held_by:  # given back in this very moment
+            found = db.rows(asked, pipeline)
+            if not found or not found[0][0]:  # given back, or even removed, in this very moment
                 return ClaimResult(False, None, None, None)
+            ((held_by, holder, expires_at, fence),) = found
             is_mine = held_by == token
             return ClaimResult(
                 is_mine, token if is_mine else None, holder, rows.moment(expires_at), int(fence) if is_mine else 0
@@ -189,6 +190,31 @@ class KeepsClaims(SqlStore):
         seen = self._ask(known)
         new = [name for name in wanted if name not in seen]
         return self._together(lambda db: write(db, new)) if new else seen
+
+    def still_declared(self, pipelines: Iterable[str]) -> None:
+        """Note that these are declared today; said again on the same day it only looks."""
+        wanted = sorted(set(pipelines))
+        yesterday = rows.instant(datetime.now(timezone.utc) - timedelta(days=1))
+
+        def write(db: Db, names: Sequence[str]) -> None:
+            columns = ("pipeline_name", "declared_at")
+            for start in range(0, len(names), _SEEN_AT_ONCE):
+                some = names[start : start + _SEEN_AT_ONCE]
+                insert = db.words.insert(
+                    "declared",
+                    columns,
+                    key="pipeline_name",
+                    replacing=columns[1:],
+                    values={"declared_at": "{moment}"},
+                    rows=len(some),
+                )
+                db.change(insert, *some)
+
+        found = self._ask(lambda db: db.rows("SELECT pipeline_name FROM @declared WHERE declared_at > ?", yesterday))
+        known = {name for (name,) in found}
+        new = [name for name in wanted if name not in known]
+        if new:
+            self._together(lambda db: write(db, new))
 
     def move_slot(
         self, slot: Slot, *, expected: SlotStatus, expected_attempt: int | None = None, token: str | None = None

@@ -26,6 +26,10 @@ LAST_CHARACTER = "\U0010ffff"
 _COLUMNS = ", ".join(RECORD_COLUMNS)
 _SELECT = f"SELECT {_COLUMNS} FROM @run_records"
 _ORDER = "ORDER BY started_at DESC, place DESC"
+_GONE_AFTER = timedelta(days=30)
+"""A pipeline of which nobody says for so long, while others are spoken of, that it is declared: it is gone."""
+_SLOT_CLAIMS = "%@____-__-__T__:__:__%Z"
+"""What the claims of single slots are called: those of a backfill."""
 _CLEANING_S = 600.0
 """How often finished slots and old alerts are looked through; records are with every run that ends."""
 
@@ -221,7 +225,7 @@ class KeepsHistory(SqlStore):
         return [rows.to_event(row) for row in self._ask(lambda db: db.rows(asked, run_id))]
 
     def prune(self, *, max_age_days: float | None = None, max_records: int | None = None) -> int:
-        """Remove finished records beyond that, with their events, and finished slots as old; how many records went."""
+        """Remove finished records beyond that, with their events, and what else is as old; how many records went."""
         now = datetime.now(timezone.utc)
         return self._together(lambda db: _prune(db, now, max_age_days, max_records, is_thorough=True))
 
@@ -280,7 +284,7 @@ def _put(db: Db, record: RunRecord) -> None:
 
 
 def _prune(db: Db, now: datetime, max_age_days: float | None, max_records: int | None, *, is_thorough: bool) -> int:
-    """Remove what is too old or too much. Being thorough includes slots and alerts."""
+    """Remove what is too old or too much. Being thorough includes slots, alerts and the claims of backfills."""
     removed = 0
     limits: list[str] = []
     if max_age_days is not None:
@@ -304,7 +308,24 @@ def _prune(db: Db, now: datetime, max_age_days: float | None, max_records: int |
             limit,
         )
         db.change("DELETE FROM @alerts_sent WHERE sent_at < ?", limit)
+        # Nobody asks for the fence of a single slot that is over; pipelines keep theirs.
+        over = "pipeline_name LIKE ? AND expires_at < ? AND (claim_token = '' OR expires_at <= {later})"
+        db.change(f"DELETE FROM @pipeline_claims WHERE {over}", _SLOT_CLAIMS, limit, 0)
+        _remove_gone(db, limit)
     return removed
+
+
+def _remove_gone(db: Db, limit: str) -> None:
+    """Remove what is left of pipelines that are no longer declared, waiting slots and the latest one included."""
+    ((last_look,),) = db.rows("SELECT max(declared_at) FROM @declared")
+    if last_look is None:
+        return
+    # Measured from the last look at anything: when nobody looked for a month, nothing is gone for that.
+    since = min(limit, rows.instant(rows.moment(last_look) - _GONE_AFTER))
+    gone = "pipeline_name IN (SELECT pipeline_name FROM @declared WHERE declared_at < ?)"
+    db.change(f"DELETE FROM @slots WHERE changed_at < ? AND {gone}", since, since)
+    db.change(f"DELETE FROM @first_seen WHERE {gone}", since)
+    db.change("DELETE FROM @declared WHERE declared_at < ?", since)
 
 
 def _remove(db: Db, condition: str, *values: Any) -> int:

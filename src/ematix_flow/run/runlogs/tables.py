@@ -130,4 +130,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
+    (
+        # When a pipeline was last among the declared ones: what is left of one that is gone can be removed.
+        """
+        CREATE TABLE IF NOT EXISTS @declared (
+            pipeline_name {name} PRIMARY KEY,
+            declared_at {instant} NOT NULL
+        )
+        """,
+        "INSERT INTO @declared (pipeline_name, declared_at) SELECT pipeline_name, max(changed_at) FROM @slots"
+        " WHERE pipeline_name NOT IN (SELECT pipeline_name FROM @declared) GROUP BY pipeline_name",
+    ),
 )
