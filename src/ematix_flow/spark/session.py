@@ -16,13 +16,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from ematix_flow.backends import jars
 from ematix_flow.backends.java import find_java
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
-from ematix_flow.errors import AlreadyRunning, EngineFailed, MissingDriver, MissingJar
-from ematix_flow.spark import appcds, cluster_sizes, jvm, native, remote
+from ematix_flow.errors import AlreadyRunning, EngineFailed, MissingDriver
+from ematix_flow.spark import appcds, jvm, native
+from ematix_flow.spark.cluster_sizes import tasks_at_once
+from ematix_flow.spark.connectors import checked_for_jars, is_connect, require_on_server
 from ematix_flow.spark.failures import explain
 from ematix_flow.spark.reach import require_master, shown
 from ematix_flow.spark.remote import forget_remote_mode, open_remote, set_what_can_be_set
@@ -33,6 +35,7 @@ from ematix_flow.spark.sizes import (
     memory_mb_of_machine,
     processors,
     shuffle_partitions,
+    tasks_here,
 )
 
 if TYPE_CHECKING:
@@ -161,7 +164,7 @@ def open_session(needs: SessionNeeds, settings: SparkSettings, *, record_to: Pat
         if session is not None:
             if wanted == "native":
                 _refuse_to_mix("remote" if is_connect(session) else "spark", wanted)
-            return _checked_for_jars(session, needs)
+            return checked_for_jars(session, needs)
         if _place is not None:
             _refuse_to_mix(_place, wanted)
         if wanted == "spark":
@@ -191,7 +194,7 @@ def use_session(session: SparkSession, needs: SessionNeeds) -> SparkSession:
                 "The Spark session of this DataFrame has been stopped, and its rows went with it.",
                 fix="make the DataFrame again in a session that runs",
             )
-        return session if _own is not None and session is _own.session else _checked_for_jars(session, needs)
+        return session if _own is not None and session is _own.session else checked_for_jars(session, needs)
 
 
 def fit_to_job(session: SparkSession, read_bytes: int | None) -> None:
@@ -207,16 +210,13 @@ def fit_to_job(session: SparkSession, read_bytes: int | None) -> None:
 
 def _tasks_at_once(own: _Own) -> int | None:
     """How many tasks of a session run at the same time; None where parts of a shuffle are not ours to choose."""
-    if own.place == "remote":
-        return cluster_sizes.tasks_at_once(own.session, is_connect=True)
-    if own.driver is None:  # the native engine, or somebody's own `spark-submit`
-        return None
+    if own.place == "remote" or own.driver is None:  # without a driver: the native engine, or a `spark-submit`
+        return tasks_at_once(own.session, is_connect=True) if own.place == "remote" else None
     conf = own.session.sparkContext.getConf()
     master = conf.get("spark.master", "local[*]")
-    if not master.startswith("local"):
-        return cluster_sizes.tasks_at_once(own.session, is_connect=False)
-    cores = cores_of(master, processors())
-    return cores if conf.get(SHUFFLE_PARTITIONS) == str(shuffle_partitions(cores, 0)) else None
+    if master.startswith("local"):
+        return tasks_here(master, conf.get(SHUFFLE_PARTITIONS))
+    return tasks_at_once(own.session, is_connect=False)
 
 
 def close_session() -> None:
@@ -453,35 +453,8 @@ def _session_of_process() -> SparkSession | None:
 def _require_connectors(own: _Own, needs: SessionNeeds) -> None:
     """Make sure that a server has the connectors of a plan; each is asked for once."""
     if own.place == "remote":
-        new = replace(needs, jars=needs.jars - own.needs.jars, conf={})
-        _checked_for_jars(own.session, new)
-        if new.jars:
-            settings = [setting for name in new.jars for setting in jars.family(name, own.session.version).conf]
-            there = cast(Mapping[str, str], own.session.conf.getAll)
-            set_what_can_be_set(own.session, {key: value for key, value in settings if key not in there})
+        require_on_server(own.session, needs.jars - own.needs.jars)
         own.needs = own.needs | needs
-
-
-def _checked_for_jars(session: SparkSession, needs: SessionNeeds) -> SparkSession:
-    has_class = remote.has_class if is_connect(session) else jvm.has_class
-    families = {name: jars.family(name, session.version) for name in sorted(needs.jars)}
-    missing = [name for name, family in families.items() if not has_class(session, family.probe)]
-    if missing:
-        wanted = jars.jars_for(missing, session.version)
-        how = f"spark.jars.packages={','.join(jar.coordinate for jar in wanted)}"
-        if any(jar.coordinate.count(":") > 2 for jar in wanted):  # Spark fetches no jar by a classifier
-            how = f"the files of `flow jars fetch {' '.join(missing)}` in spark.jars"
-        extensions = ",".join(name for family in missing for name in families[family].extensions)
-        how += f" and spark.sql.extensions={extensions}" if extensions else ""
-        who = "Spark Connect server" if is_connect(session) else "running Spark session"
-        raise MissingJar(
-            f"The {who} lacks the connectors {', '.join(missing)}, and jars cannot be added to it.",
-            tried=["the active session"],
-            fix=f"start it with {how}" + ("" if is_connect(session) else ", or stop it and let ematix-flow start one"),
-        )
-    set_what_can_be_set(session, needs.conf)
-    log.debug("The active Spark session is used as it is")
-    return session
 
 
 def _is_alive(session: SparkSession) -> bool:
@@ -490,11 +463,6 @@ def _is_alive(session: SparkSession) -> bool:
         return not stopped
     context = getattr(session, "_sc", None)
     return context is not None and context._jsc is not None and not context._jsc.sc().isStopped()
-
-
-def is_connect(session: SparkSession) -> bool:
-    """Whether a session is a client of Spark Connect, which has no JVM of its own."""
-    return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def _fits(own: _Own, needs: SessionNeeds) -> bool:

@@ -37,6 +37,12 @@ def shuffle_partitions(cores: int, read_bytes: int) -> int:
     return max(2 * cores, math.ceil(read_bytes / _PART_BYTES))
 
 
+def tasks_here(master: str, parts: str | None) -> int | None:
+    """The tasks that run at once on a local master; None when the user has chosen the parts of shuffles."""
+    cores = cores_of(master, processors())
+    return cores if parts == str(shuffle_partitions(cores, 0)) else None
+
+
 def cores_of(master: str, cores: int) -> int:
     """The number of tasks that run at once on a local master.
 
