@@ -19,6 +19,9 @@ if ! scripts/java_check.sh >/dev/null 2>&1; then
     need_package "Java 17" openjdk-17-jre-headless
     scripts/java_check.sh >/dev/null
 fi
+if ! command -v cc >/dev/null; then # for a clock that jumps (tests/services/shifted_clock.py)
+    need_package "a C compiler" gcc libc6-dev
+fi
 if [ -z "${EMATIX_TEST_KAFKA:-}" ]; then
     "$PYTHON" -m tests.services.kafka fetch >/dev/null # jars, into the cache; nothing to do when they are there
 fi

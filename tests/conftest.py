@@ -40,6 +40,7 @@ hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("house")
 
 RUN_FOLDER = pytest.StashKey[RunFolder]()
+_SHORT_JOB = "true"  # thousands of tiny jobs: compiling them well takes longer than they do
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,9 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("EMATIX_TEST_CACHE", str(cache_root()))
     os.environ["EMATIX_FLOW_CACHE_DIR"] = os.environ["EMATIX_TEST_CACHE"]
     os.environ["EMATIX_FLOW_APPCDS"] = "use"
-    os.environ["EMATIX_FLOW_SHORT_JOB"] = (
-        "true"  # thousands of tiny jobs: compiling them well takes longer than they do
-    )
+    os.environ["EMATIX_FLOW_SHORT_JOB"] = _SHORT_JOB
     os.environ.setdefault("EMATIX_FLOW_RUN_LOG_URL", "memory://")
     if not hasattr(config, "workerinput"):
         config.stash[RUN_FOLDER] = RunFolder.create()
@@ -251,6 +250,7 @@ def tmp_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Spark's start-up archive and jars are shared by all tests; nobody records a new archive behind a test's back.
     monkeypatch.setenv("EMATIX_FLOW_CACHE_DIR", os.environ["EMATIX_TEST_CACHE"])
     monkeypatch.setenv("EMATIX_FLOW_APPCDS", "use")
+    monkeypatch.setenv("EMATIX_FLOW_SHORT_JOB", _SHORT_JOB)
     monkeypatch.chdir(project)
     if os.environ.get("EMATIX_TEST_ENGINE") == "native":
         (project / ".ematix-flow.toml").write_text('[spark]\nengine = "native"\n', encoding="utf-8")

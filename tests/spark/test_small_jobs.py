@@ -26,7 +26,7 @@ MB = 1024 * 1024
 
 
 @pytest.fixture(autouse=True)
-def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_said(tmp_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EMATIX_FLOW_SHORT_JOB", raising=False)
 
 
