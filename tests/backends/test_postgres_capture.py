@@ -489,11 +489,13 @@ def test_a_slot_that_grows_too_large_stops_the_stream(
     orders: Db, capturing: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(postgres_changes, "GUARD_EVERY_S", 0.0)
-    orders.execute("CREATE TABLE other (n int)")
-    capture = capturing(max_slot_bytes=4_000_000).start()
-    capture.caught_up()
     monkeypatch.setattr(postgres_changes, "WARN_AT", 0.0)
+    orders.execute("CREATE TABLE other (n int)")
+    capture = capturing(max_slot_bytes=10**12).start()  # other tests write to this server's log at the same time
     until(lambda: "bytes of its log for slot" in caplog.text)
+    capture.stop()
+    capture.connection = PostgresConnection(name="shop", url=capture.url, max_slot_bytes=4_000_000)
+    capture.start()
     orders.execute("INSERT INTO other SELECT generate_series(1, 100000)")
     with pytest.raises(StreamError, match="of 4,000,000 bytes of its log"):
         until(lambda: capture.raise_failure())

@@ -73,6 +73,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_project(
     tmp_project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_project / ".ematix-flow.toml").write_text('[spark]\nmaster = "local[3]"\nremote = "sc://file:1"\n')
+    monkeypatch.delenv("EMATIX_FLOW_SHORT_JOB")
     assert spark_settings() == SparkSettings(master="local[3]", remote="sc://file:1")
     monkeypatch.setenv("SPARK_REMOTE", "sc://environment:1")
     assert spark_settings().remote == "sc://environment:1"

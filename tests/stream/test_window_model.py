@@ -25,7 +25,7 @@ from ematix_flow.testing.spark import local_spark
 from tests.stream.window_model import GONE, Row, Sessions, Table, Windows
 
 # Under a common clock every key has a stream of its own, so many keys are many streams at the price of one.
-EXAMPLES, MOST_ROWS, KEYS = (60, 40, "abcdefgh") if os.environ.get("EMATIX_PROVE") else (3, 8, "xy")
+EXAMPLES, MOST_ROWS, KEYS = (60, 40, "abcdefgh") if os.environ.get("EMATIX_PROVE") else (1, 8, "xy")
 AGGREGATIONS = [
     Aggregation("count", "n"),
     Aggregation("count_col", "n_v", "v"),
