@@ -314,6 +314,27 @@ def test_a_transform_runs_on_its_own_and_gives_its_metrics(tmp_project: Path, ca
     assert "did you mean 'count_people'?" in capsys.readouterr().err
 
 
+def test_others_are_told_how_a_transform_ended(tmp_project: Path, capsys) -> None:
+    more = (
+        "@ematix.transform(target_connection=people)\n"
+        "def fails(conn):\n"
+        "    raise ValueError('nobody there')\n"
+        "@ematix.transform(target_connection=people)\n"
+        "def works(conn):\n"
+        "    return {'people': conn.fetch_scalar_int('SELECT count(*) FROM people')}\n"
+    )
+    declare(tmp_project, "pipelines_told", more=more)
+    told = ["--alerter", "stdout://", "--metrics", "textfile://numbers.prom", "--lineage", "file://lineage.jsonl"]
+    assert main(["transform", "run", "--module", "pipelines_told", "fails", *told]) == 1
+    assert "failed: fails (attempt 1)" in capsys.readouterr().err
+    assert main(["transform", "run", "--module", "pipelines_told", "works", *told]) == 0
+    events = [json.loads(line) for line in (tmp_project / "lineage.jsonl").read_text().splitlines()]
+    ends = [(event["job"]["name"], event["eventType"]) for event in events if event["eventType"] != "START"]
+    assert ends == [("fails", "FAIL"), ("works", "COMPLETE")]
+    numbers = (tmp_project / "numbers.prom").read_text()
+    assert 'pipeline_runs_total{outcome="success",pipeline="works"} 1.0' in numbers
+
+
 def test_a_bare_function_runs_is_recorded_and_has_no_preview(tmp_project: Path, capsys) -> None:
     (tmp_project / "pipelines_bare.py").write_text(
         "from ematix_flow import pipeline\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from ematix_flow.cli.declared import (
     prints_on_stderr,
     schedule_of,
 )
+from ematix_flow.cli.run_due import claimable
 from ematix_flow.cli.run_log_options import add_run_log, run_log_for_writing
+from ematix_flow.cli.watch_options import add_watching, watching
 from ematix_flow.declare import registry
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ def configure(parser: CommandParser) -> None:
     add_module(running)
     add_name(running, "transform")
     add_run_log(running, may_be_off=True)
+    add_watching(running)
     running.say(example="flow transform run --module my_pipelines refresh_totals", then="flow runs list")
 
 
@@ -63,7 +67,18 @@ def _run(args: Namespace, console: Console) -> int:
     from ematix_flow.run.runlogs.open import use_run_log
     from ematix_flow.run.runner import run_transform
 
-    with run_log_for_writing(args, console) as history, use_run_log(history), prints_on_stderr():
-        result = run_transform(args.name)
+    with (
+        run_log_for_writing(args, console) as history,
+        use_run_log(history),
+        watching(args, console, claimable(history)) as telling,
+        prints_on_stderr(),
+    ):
+        began = time.monotonic()
+        try:
+            result = run_transform(args.name)
+        except Exception as exc:
+            telling.failed(args.name, exc, took_s=time.monotonic() - began)
+            raise
+        telling.succeeded(args.name, run_id=result["run_id"], result=result, took_s=time.monotonic() - began)
     console.json({"status": result["status"], "metrics": result.get("metrics"), "run_id": result["run_id"]})
     return 0
