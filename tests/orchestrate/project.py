@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ def hold(name):
 def fails(name):
     return (HERE / f"fail-{name}").exists()
 '''
+
+
+def quiet_hour() -> tuple[str, datetime]:
+    """An hourly schedule and its latest time, a minute or two ago: while a test runs, no other one comes."""
+    latest = datetime.now(timezone.utc).replace(second=0, microsecond=0) - timedelta(minutes=1)
+    return f"{latest.minute} * * * *", latest
 
 
 @dataclass

@@ -10,14 +10,14 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from ematix_flow.contracts.orchestration import RunLog, Slot
 from ematix_flow.run.runlogs.urls import from_url
-from tests.orchestrate.project import Project
+from tests.orchestrate.project import Project, quiet_hour
 
 EVERY_SECOND = """
 @pipeline.register(name="orders", schedule="* * * * * */2", idempotent=True)
@@ -26,9 +26,9 @@ def orders():
     hold("orders")
     return {"rows": 1}
 """
-# Slots of the last day wait already: what happens does not depend on when a test begins.
+# Slots of the last hours wait already, and no other one comes: what happens does not depend on when a test begins.
 WAITING = """
-@pipeline.register(name="orders", schedule="0 * * * *", catchup="all", max_catchup=5, idempotent=IDEMPOTENT)
+@pipeline.register(name="orders", schedule="HOURLY", catchup="all", max_catchup=5, idempotent=IDEMPOTENT)
 def orders():
     ran("orders")
     hold("orders")
@@ -52,10 +52,10 @@ def scheduler(project: Project, *options: str, **env: str) -> subprocess.Popen[s
 
 def waiting(project: Project, slots: int = 5, *, idempotent: bool = True) -> None:
     """A project in which so many slots wait."""
-    project.write(WAITING.replace("IDEMPOTENT", str(idempotent)))
+    hourly, latest = quiet_hour()
+    project.write(WAITING.replace("IDEMPOTENT", str(idempotent)).replace("HOURLY", hourly))
     log = opened_log(project)
-    hour = datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0)
-    log.add_slots([Slot("orders", hour - timedelta(hours=n)) for n in range(slots)])
+    log.add_slots([Slot("orders", latest - timedelta(hours=n)) for n in range(slots)])
     log.close()
 
 

@@ -6,13 +6,13 @@ import json
 import signal
 import subprocess
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from ematix_flow.contracts.orchestration import Slot
-from tests.orchestrate.project import Project
+from tests.orchestrate.project import Project, quiet_hour
 from tests.orchestrate.test_scheduler import opened_log, scheduler
 from tests.orchestrate.webhook import Heard
 
@@ -25,7 +25,7 @@ def busy(name):
         file.write(name + chr(10))
 
 for name in ("ants", "bees", "cows"):
-    pipeline.register(name=name, schedule="0 * * * *", catchup="all")(lambda name=name: busy(name))
+    pipeline.register(name=name, schedule="HOURLY", catchup="all")(lambda name=name: busy(name))
 """
 FAILING = """
 @pipeline.register(name="broken", schedule="0 0 1 1 *", catchup="all", retry={"max_attempts": 3})
@@ -39,7 +39,7 @@ def killed():
     if len((HERE / "ran.jsonl").read_text().split('"killed"')) == 2:
         os.kill(os.getpid(), 9)
 
-@pipeline.register(name="unseen", schedule="0 * * * *")
+@pipeline.register(name="unseen", schedule="HOURLY")
 def unseen():
     ran("unseen")
 
@@ -58,7 +58,7 @@ def stay(name):
     (HERE / f"in-{name}").unlink()
 
 for name, group in (("red", "db"), ("green", "db"), ("blue", "db"), ("free", None)):
-    pipeline.register(name=name, schedule="0 * * * *", catchup="all", concurrency_group=group)(
+    pipeline.register(name=name, schedule="HOURLY", catchup="all", concurrency_group=group)(
         lambda name=name: stay(name))
 """
 RANKED = """
@@ -72,8 +72,11 @@ def needs_last():
 HOUR = timedelta(hours=1)
 
 
-def this_hour() -> datetime:
-    return datetime.now(timezone.utc).replace(minute=0, second=0, microsecond=0)
+def written(project: Project, module: str) -> datetime:
+    """Write the module; the latest time of what it runs every hour."""
+    hourly, latest = quiet_hour()
+    project.write(module.replace("HOURLY", hourly))
+    return latest
 
 
 def crowd(project: Project, *options: str) -> subprocess.Popen[str]:
@@ -107,8 +110,8 @@ def stopped(*running: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.parametrize("executor", ["subprocess+python://", "workers://?count=2"])
 def test_told_to_stop_under_load_it_leaves_the_rest_to_the_next_one(project: Project, executor: str) -> None:
     names, per_name = ("ants", "bees", "cows"), 3
-    project.write(BUSY)
-    put(project, *(Slot(name, this_hour() - n * HOUR) for name in names for n in range(per_name)))
+    latest = written(project, BUSY)
+    put(project, *(Slot(name, latest - n * HOUR) for name in names for n in range(per_name)))
     ended = project.folder / "ended"
     running = crowd(project, "--executor", executor, "--max-concurrency", "2")
     project.until(lambda: len(project.executions()) > 1)
@@ -124,12 +127,12 @@ def test_told_to_stop_under_load_it_leaves_the_rest_to_the_next_one(project: Pro
 
 
 def test_two_schedulers_tell_of_everything_once(project: Project) -> None:
-    project.write(FAILING)
+    latest = written(project, FAILING)
     put(
         project,
-        Slot("broken", this_hour()),
-        Slot("killed", this_hour()),
-        Slot("unseen", this_hour() - 5 * HOUR, status="succeeded"),
+        Slot("broken", latest),
+        Slot("killed", latest),
+        Slot("unseen", latest - 5 * HOUR, status="succeeded"),
     )
     heard = Heard()
     try:
@@ -157,8 +160,8 @@ def test_two_schedulers_tell_of_everything_once(project: Project) -> None:
 
 def test_of_a_concurrency_group_one_runs_at_a_time_whoever_schedules_it(project: Project) -> None:
     names = ("red", "green", "blue", "free")
-    project.write(GROUPED)
-    put(project, *(Slot(name, this_hour() - n * HOUR) for name in names for n in range(2)))
+    latest = written(project, GROUPED)
+    put(project, *(Slot(name, latest - n * HOUR) for name in names for n in range(2)))
     running = [crowd(project, "--executor", "workers://?count=2") for _ in range(2)]
     project.until(lambda: statuses(project, *names) == {"succeeded": 8})
     assert stopped(*running) == [0, 0], project.said()
@@ -171,9 +174,9 @@ def test_of_a_concurrency_group_one_runs_at_a_time_whoever_schedules_it(project:
 def test_higher_priorities_go_first_then_older_slots_and_upstreams_before_all(tmp_path: Path) -> None:
     project = Project(tmp_path, f"sqlite:///{tmp_path / 'runs.db'}")
     try:
-        project.write(RANKED)
+        latest = written(project, RANKED)
         names = ("last", "usual", "first", "second", "needs last")
-        put(project, *(Slot(name, this_hour()) for name in names), Slot("older", this_hour() - HOUR))
+        put(project, *(Slot(name, latest) for name in names), Slot("older", latest - HOUR))
         running = crowd(project, "--executor", "workers://?count=1", "--max-concurrency", "1")
         project.until(lambda: len(project.executions()) == 6)
         assert stopped(running) == [0], project.said()
