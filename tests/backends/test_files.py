@@ -20,6 +20,7 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions as F, types as T
 
+from ematix_flow import Column, ManagedTable, ematix
 from ematix_flow.backends.files import FilesBackend
 from ematix_flow.backends.files_options import check_options
 from ematix_flow.backends.files_sql import folder_query
@@ -60,9 +61,11 @@ from ematix_flow.errors import (
     IncompatibleSchema,
     InvalidIdentifier,
     InvalidSource,
+    UnsupportedMode,
     WriteConflict,
 )
 from ematix_flow.spark.failures import explain
+from ematix_flow.testing.registry import isolated_registry
 
 FORMATS = ("parquet", "csv", "json_lines", "orc")
 NOW = datetime(2026, 3, 1, 6, 0, 0, 123456, tzinfo=timezone.utc)
@@ -954,6 +957,23 @@ def test_one_folder_that_is_read_in_two_ways_is_two_sources(tmp_path: Path) -> N
     ways = [files(tmp_path), files(tmp_path, "csv"), files(tmp_path, "csv", csv_read_options={"has_header": False})]
     assert len({way.connection.identity() for way in ways}) == 3
     assert files(tmp_path).connection.identity() == files(tmp_path / "." / "").connection.identity()
+
+
+@pytest.mark.parametrize("mode", ["merge", "scd2"])
+def test_a_mode_that_looks_rows_up_names_the_lake_tables_that_can(mode: str, tmp_path: Path) -> None:
+    place = ObjectStoreLocalConnection(name="place", path=str(tmp_path), format="parquet")
+    with isolated_registry():
+
+        class Things(ManagedTable):
+            __schema__, __tablename__ = "raw", "loaded"
+            id = Column(BigInt(), primary_key=True)
+            v = Column(Text())
+
+        target = {"source_connection": place, "target_connection": place, "target": Things, "mode": mode}
+        pipeline = ematix.pipeline(**target)(lambda conn: "raw/things")
+        with pytest.raises(UnsupportedMode, match="not possible on object_store_local") as caught:
+            pipeline.preview()
+    assert "(Delta, Iceberg)" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def _no_memory_between_tests() -> Iterator[None]:
         ("postgres://ann:pw1@db/x", "postgres://ann:<redacted>@db/x"),
         ("postgres://ann:p@w/1@db:5/x", "postgres://ann:<redacted>@db:5/x"),
         ("postgres://ann@db/x", "postgres://ann@db/x"),
+        ("postgres://ann@db/x?sslpassword=pw1&a=b", "postgres://ann@db/x?sslpassword=<redacted>&a=b"),
         ("postgres://db/x", "postgres://db/x"),
         ("postgres://:pw1@db/x", "postgres://:<redacted>@db/x"),
         ("postgres://db/x?user=ann&password=pw1", "postgres://db/x?user=ann&password=<redacted>"),

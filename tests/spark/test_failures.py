@@ -100,6 +100,38 @@ def test_a_value_that_does_not_fit_is_told_without_the_value(spark: SparkSession
     assert (type(found), found.message) == (errors.UnfitValue, message)
 
 
+UNWORKABLE = {
+    "parse_url(x, 'HOST')": "is no URL",
+    "url_decode(x)": "is no encoded URL",
+    "from_utc_timestamp(timestamp'2026-01-01', x)": "names no time zone",
+    "make_date(2026, n, 1)": "is no part of a date or time",
+    "next_day(date'2026-01-01', x)": "names no day of the week",
+    "cast(x AS interval day)": "is no interval",
+    "to_number(x, '99')": "does not match its format",
+    "array(1)[n]": "points outside of its array",
+    "map(nullif(n, n), 1)": "is NULL and the key of a map",
+    "timestamp_seconds(n * 9000000000000000)": "is out of range",
+    "sequence(n, 1, 1)": "bounds no sequence",
+    "unbase64(substr(x, 2, 5))": "is no base64",
+}
+
+
+def test_what_a_function_has_against_a_value_is_told_without_it_and_is_a_row_s_fault(spark: SparkSession) -> None:
+    for call, words in UNWORKABLE.items():
+        found = explained(
+            lambda call=call: spark.sql(f"SELECT {call} FROM VALUES ('(rowvalue%zz', 13L) t(x, n)").collect()
+        )
+        assert (type(found), found.message) == (
+            errors.UnfitValue,
+            f"A value that a function of the SQL was given {words}.",
+        ), call
+
+
+def test_a_constant_that_cannot_be_read_is_no_row_s_fault(spark: SparkSession) -> None:
+    found = explained(lambda: spark.sql("SELECT interval '1 hours x' FROM VALUES (1) t(n)").collect())
+    assert not isinstance(found, errors.UnfitValue)
+
+
 def test_a_value_that_does_not_fit_while_writing_is_told_the_same(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.createDataFrame([(ROW_VALUE,)], "t string").selectExpr("CAST(t AS INT) AS n")
     found = explained(lambda: rows.write.parquet(str(tmp_path / "out")))

@@ -13,9 +13,13 @@ import pytest
 from pyarrow import parquet
 
 from ematix_flow.backends.files_store import require_no_pattern
+from ematix_flow.contracts.plans import DdlPlan
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
+from ematix_flow.declare.columns import BigInt, Date, Double
+from ematix_flow.declare.table import ColumnSpec, TableSpec
+from ematix_flow.declare.target import FileOptions, TargetSpec
 from ematix_flow.errors import AlreadyRunning, RouteImpossible
-from ematix_flow.plan.native import against_native
+from ematix_flow.plan.native import against_native, against_native_target
 from ematix_flow.plan.route import choose_route
 from ematix_flow.spark.session import open_session
 
@@ -160,6 +164,114 @@ def test_only_parquet_files_are_for_the_native_engine() -> None:
         assert against_native(("object_store_local", file_format), ("sqlite", None)), file_format
         assert against_native(("sqlite", None), ("object_store_local", file_format)), file_format
     assert not against_native(("object_store_local", "parquet"), ("postgres", None))
+
+
+ODD_NAMES = """
+import datetime, json, os
+import pyarrow as pa
+from pyarrow import parquet
+from ematix_flow import Annotated, BigInt, Date, Target, Text, connect, ematix
+from ematix_flow.connections import DeltaLocalConnection, DuckDBConnection, ObjectStoreLocalConnection, SQLiteConnection
+from ematix_flow.errors import InvalidSource, RouteImpossible
+from ematix_flow.normalize import derive, sql
+inbox = ObjectStoreLocalConnection(name="inbox", path="in[box]", format="parquet")
+lake = ObjectStoreLocalConnection(name="lake", path="lake", format="parquet")
+db = SQLiteConnection(name="db", path="in[box]/back.db")
+other = DuckDBConnection(name="other", path="in[box]/back.duckdb")
+names = ["one", "t[w]o", "day=[x] 100%/three", "{four}/a%20b", "w*", "q?"]
+for number, name in enumerate(names):
+    os.makedirs(os.path.dirname(f"in[box]/raw/odd{number}/{name}"), exist_ok=True)
+    parquet.write_table(pa.table({"id": [number]}), f"in[box]/raw/odd{number}/{name}.parquet")
+zones = ["plain", None, "\u00fc", "a:b", "x/y", "100%", "[q]*?{}"]
+days = [datetime.date(2026, 3, 1), None, *[datetime.date(1970, 1, 1)] * 5]
+os.makedirs("in[box]/raw/zones")
+parquet.write_table(pa.table({"id": range(7), "zone": zones, "day": days}), "in[box]/raw/zones/all.parquet")
+@ematix.table(schema="main", name="ids")
+class Ids:
+    id: BigInt
+@ematix.table(schema="main", name="zones")
+class Zones:
+    id: BigInt
+    zone: Text | None
+    day: Date | None
+def load(name, source, table, target, **options):
+    end = {"targets": [Target(table=table, connection=target, mode="truncate", **options)]}
+    return ematix.pipeline(name=name, source_connection=source, engine="native", **end)(lambda conn: name)
+said = {"odd": []}
+for number in range(len(names)):
+    load(f"raw/odd{number}", inbox, Ids, db).sync()
+    with connect(url="sqlite:///in[box]/back.db") as there:
+        said["odd"] += [row[0] for row in there.query("SELECT id FROM ids")["rows"]]
+load("raw/zones", inbox, Zones, lake, partition_by=["zone", "day"]).sync()
+said["folders"] = sorted(
+    f"{zone}/{day}" for zone in os.listdir("lake/main/zones") if "=" in zone
+    for day in os.listdir(f"lake/main/zones/{zone}")
+)
+load("main/zones", lake, Zones, db).sync()
+with connect(url="sqlite:///in[box]/back.db") as there:
+    said["zones"] = there.query("SELECT id, zone, day FROM zones ORDER BY id")["rows"]
+load("SELECT id, zone, day FROM main.zones", db, Zones, other).sync()
+load("SELECT id + 100 AS id, zone, day FROM main.zones", other, Zones, db).sync()
+with connect(url="sqlite:///in[box]/back.db") as there:
+    said["around"] = there.query("SELECT count(*), min(id), max(id) FROM zones")["rows"]
+said["told"] = []
+class Named(Ids):
+    __tablename__ = "named"
+    zone: Annotated[Text | None, derive("upper(zonne)")]
+class Changed(Ids):
+    __tablename__ = "changed"
+    zone: Annotated[Text | None, sql("uper(col)")]
+queries = ["SELECT nummber AS id FROM raw.zones", "SELECT twice(id) AS id FROM raw.zones"]
+for query, table in [(queries[0], Ids), (queries[1], Ids), ("raw/zones", Named), ("raw/zones", Changed)]:
+    try:
+        load(query, inbox, table, db).sync()
+    except InvalidSource as exc:
+        said["told"].append(exc.message.splitlines()[0].partition(": ")[2])
+try:
+    load("raw/odd0", inbox, Ids, DeltaLocalConnection(name="tables", path="tab[les]")).preview()
+except RouteImpossible as exc:
+    said["refused"] = exc.message
+print(json.dumps(said))
+"""
+
+
+def test_files_of_any_name_are_read_and_the_values_of_folders_come_back(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ODD_NAMES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout)
+    assert said["odd"] == [0, 1, 2, 3, 4, 5], "a name that could be a pattern hides no rows"
+    zones = ["plain", None, "ü", "a:b", "x/y", "100%", "[q]*?{}"]
+    days = ["2026-03-01", None, *["1970-01-01"] * 5]
+    assert said["zones"] == [[n, zone, day] for n, (zone, day) in enumerate(zip(zones, days, strict=True))]
+    assert said["folders"] == [
+        "zone=%5Bq%5D%2A%3F%7B}/day=1970-01-01",
+        "zone=100%25/day=1970-01-01",
+        "zone=__HIVE_DEFAULT_PARTITION__/day=__HIVE_DEFAULT_PARTITION__",
+        "zone=a%3Ab/day=1970-01-01",
+        "zone=plain/day=2026-03-01",
+        "zone=x%2Fy/day=1970-01-01",
+        "zone=ü/day=1970-01-01",
+    ], "as Spark names them"
+    assert said["around"] == [[7, 100, 106]], "databases that are a file, too"
+    assert said["told"] == [
+        "The source SQL (spark), line 1, column 8: 'nummber': there is no column 'nummber'.",
+        "The source SQL (spark), line 1, column 8: 'twice': the native engine has no function 'twice'.",
+        "derive of column 'zone' (spark), line 1, column 7: 'zonne': there is no column 'zonne'.",
+        "sql of column 'zone' (spark), line 1, column 1: 'uper': the native engine has no function 'uper'.",
+    ]
+    assert said["refused"] == "The native engine cannot work in a folder with '[' in its name."
+
+
+def test_folders_named_by_values_that_it_spells_differently_are_refused_when_planning() -> None:
+    types = {"id": BigInt(), "price": Double(), "day": Date()}
+    table = TableSpec("s", "t", tuple(ColumnSpec(name, kind) for name, kind in types.items()))
+    files = FileOptions(partition_by=["price", "day"])
+    target = TargetSpec(table=table, connection="lake", mode="append", files=files)
+    reasons = against_native_target("object_store_local", target, DdlPlan("match"))
+    assert reasons == [
+        "folders would be named by the values of 'price', and it spells floating-point numbers differently"
+    ]
 
 
 @pytest.mark.parametrize("folder", ["in[box]", "in*", "100%"])

@@ -179,6 +179,9 @@ def test_a_session_of_somebody_else_is_used_but_not_fought(
 
 
 SCRIPT = """
+import signal
+def asked_for(*_): ...
+signal.signal(signal.SIGINT, asked_for)
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.spark.session import open_session, close_session
 settings = SparkSettings(master="local[1]", short_job=True, conf={"spark.x": "top" + "secret"})
@@ -189,6 +192,7 @@ try:
 except Exception as exc:
     print(type(exc).__name__)
 import subprocess
+print(signal.getsignal(signal.SIGINT) is asked_for)
 print("top" + "secret" in subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True).stdout)
 """
 
@@ -208,8 +212,9 @@ def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[s
 
 def test_a_run_says_nothing_but_its_answer_and_leaves_no_java_behind(tmp_path: Path) -> None:
     done = run_script(SCRIPT + "import pyspark; print(pyspark.SparkContext._gateway.proc.pid)")
-    count, failure, leaked, pid = done.stdout.split()
+    count, failure, keeps_interrupts, leaked, pid = done.stdout.split()
     assert (count, failure, leaked) == ("10", "NumberFormatException", "False")
+    assert keeps_interrupts == "True", "a stream that Ctrl-C is to end finishes its batch"
     assert done.stderr == ""
     assert not Path(f"/proc/{pid}").exists()
 

@@ -49,7 +49,7 @@ class DatabaseFileBackend(SqlBackend):
         place = self._staging_place(run)
         os.makedirs(self.spool_root(), exist_ok=True)
         try:
-            frame.write.parquet(place)
+            spool.write_frame(frame, place)
             return spool.landed(place, plan)
         except BaseException:
             spool.remove(place)

@@ -14,14 +14,16 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
+from ematix_flow.backends.files_native import encoded_uri, put_together
 from ematix_flow.backends.files_store import require_no_pattern
 from ematix_flow.backends.transport import quoted, spark_type
 from ematix_flow.contracts.table_writes import MergeClause, TableChange, TableWrite
 from ematix_flow.declare.columns import Timestamp
 from ematix_flow.declare.instants import instant_of
 from ematix_flow.declare.table import ColumnSpec
+from ematix_flow.declare.withheld import HOW_TO_SEE
 from ematix_flow.errors import BackendError, InvalidSource, MissingDriver, RouteImpossible, WriteConflict
 
 if TYPE_CHECKING:
@@ -161,10 +163,7 @@ def _rows_of_files(spark: SparkSession, table: DeltaTable, path: str) -> DataFra
             for field in columns
         ]
         frames.append(spark.read.schema(in_files).parquet(*files).select(*wanted))
-    while len(frames) > 1:  # a tree, since a long chain is deeper than a query may be
-        pairs = [frames[n : n + 2] for n in range(0, len(frames), 2)]
-        frames = [pair[0].unionAll(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
-    return frames[0]
+    return put_together(frames)
 
 
 def _files_by_partition(table: DeltaTable, path: str, partitions: Sequence[str]) -> dict[tuple[Any, ...], list[str]]:
@@ -187,7 +186,7 @@ def _files_by_partition(table: DeltaTable, path: str, partitions: Sequence[str])
             raise InvalidSource(
                 f"A file of this Delta table {wrong}.", where=full, fix="restore it, or read a version without it"
             )
-        groups.setdefault(tuple(key), []).append("file://" + quote(full))
+        groups.setdefault(tuple(key), []).append(encoded_uri(full))
     return groups
 
 
@@ -393,5 +392,5 @@ def _explained(doing: str) -> Iterator[None]:
     except DeltaError as exc:
         raise BackendError(
             f"delta-rs could not {doing} the Delta table.",
-            fix="see --debug for its own report; engine='spark' may be able to do it",
+            fix=f"{HOW_TO_SEE}; engine='spark' may be able to do it",
         ) from exc

@@ -239,7 +239,7 @@ class DuckdbBackend(DatabaseFileBackend):
                     f"COPY (SELECT {columns} FROM ({sql}\n) AS q) TO {self._path(place)} (FORMAT parquet, "
                     f"PER_THREAD_OUTPUT true, FILE_SIZE_BYTES '{_SPOOL_FILE_SIZE}', OVERWRITE_OR_IGNORE true)"
                 )
-            yield spark.read.parquet(place)  # the file is free again while Spark works
+            yield spool.rows_in(spark, place)  # the file is free again while Spark works
 
     def read_arrow(self, sql: str) -> pa.Table:
         with self.session() as db:
@@ -254,7 +254,8 @@ class DuckdbBackend(DatabaseFileBackend):
             db.execute(f"CREATE TEMPORARY TABLE {quote(LANDED)} ({parts})")
             return
         columns = ", ".join(self._imported(column) for column in plan.columns)
-        listed = ", ".join(self._path(file) for file in files)
+        # Brackets round a character stand for that character alone, also for those that would make a pattern of it.
+        listed = ", ".join(self._path(re.sub(r"[\[*?]", r"[\g<0>]", file)) for file in files)
         db.execute(
             f"CREATE TEMPORARY VIEW {quote(LANDED)} AS SELECT {columns} "
             f"FROM read_parquet([{listed}], hive_partitioning = false)"

@@ -297,7 +297,7 @@ class FilesBackend(FileStreams, FolderBackend):
         report = SettleReport(
             rows=found["rows"], inserted=found["rows"], watermark=found["mark"] if plan.watermark else None
         )
-        staged = [(f"{place}/{file.path}", file) for file in files] if report.rows else []
+        staged = [(f"{place}/{file.path}", frames.published(file)) for file in files] if report.rows else []
         return staged, report, rows.schema.jsonValue()
 
     def _staged_files(self, frames: FrameFiles, place: str, names: Sequence[str]) -> list[DataFile]:

@@ -16,11 +16,12 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from ematix_flow.backends.files_damage import parted
+from ematix_flow.backends.files_native import NULL_FOLDER, as_spark_names_it, is_native, rows_in_folders
 from ematix_flow.backends.files_options import (
     EMPTY_TEXT,
     SPARK_FORMAT,
@@ -43,7 +44,7 @@ from ematix_flow.declare.target import FileOptions
 from ematix_flow.errors import InvalidSource, listed
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 _CORRUPT = "_ematix_flow_corrupt"
@@ -83,6 +84,7 @@ class FrameFiles:
 
     def __init__(self, spark: SparkSession, store: Store, file_format: FileFormat, options: FileOptions) -> None:
         self.spark, self.store, self.file_format, self.options = spark, store, file_format, options
+        self.is_native = is_native(spark)
         store.prepare(spark)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,19 +121,24 @@ class FrameFiles:
                 schema = found.schema  # Spark Connect and the native engine look at files only when asked
             if not partitions:
                 return found
-        if partitions:
-            reader = reader.option("basePath", self.store.spark_uri(folder))
-        return reader.schema(_with_text(schema, partitions)).load(paths)
+        return self._loaded(reader, _with_text(schema, partitions), folder, files)
 
     def read_typed(self, folder: str, files: Sequence[DataFile], schema: StructType) -> DataFrame:
         """Files this process has just written, in the types they were written with (CSV: as text)."""
         if self.file_format == "csv":
             return self._csv(folder, files, Expected())
+        reader = self.spark.read.format(SPARK_FORMAT[self.file_format]).options(mode="FAILFAST", **TEXT_TIMES)
+        return self._loaded(reader, schema, folder, files)
+
+    def _loaded(self, reader: DataFrameReader, schema: StructType, folder: str, files: Sequence[DataFile]) -> DataFrame:
         paths = [self.store.spark_path(f"{folder}/{file.path}") for file in files]
-        reader = self.spark.read.format(SPARK_FORMAT[self.file_format]).schema(schema)
         if partition_names(files, folder):
+            if self.is_native:
+                return rows_in_folders(
+                    reader, schema, [(file.path, path) for file, path in zip(files, paths, strict=True)]
+                )
             reader = reader.option("basePath", self.store.spark_uri(folder))
-        return reader.options(mode="FAILFAST", **TEXT_TIMES).load(paths)
+        return reader.schema(schema).load(paths)
 
     @contextmanager
     def _mended(self, folder: str, files: Sequence[DataFile]) -> Iterator[None]:
@@ -393,6 +400,8 @@ class FrameFiles:
 
     def write(self, frame: DataFrame, place: str) -> None:
         """Write a frame's rows into a folder; Spark drops what killed and repeated tasks left."""
+        from pyspark.sql import functions as F
+
         options: dict[str, str] = {}
         if self.file_format == "csv":
             options = written_layout(self.options).write_options()
@@ -402,10 +411,18 @@ class FrameFiles:
             options = dict(_PARQUET_OPTIONS)
             if self.options.parquet_compression is not None:
                 options["compression"] = self.options.parquet_compression
+        partitions = self.options.partition_by or ()
+        if self.is_native and partitions:
+            # It names the folder of a NULL date as that of 1 January 1970, and knows no folders of decimals and times.
+            frame = frame.withColumns({name: F.col(quoted(name)).cast("string") for name in partitions})
         writer = frame.write.format(SPARK_FORMAT[self.file_format]).mode("overwrite").options(**options)
-        if self.options.partition_by:
-            writer = writer.partitionBy(*self.options.partition_by)
+        if partitions:
+            writer = writer.partitionBy(*partitions)
         self.store.save(self.spark, writer, place)
+
+    def published(self, file: DataFile) -> DataFile:
+        """A file that was written, by the path at which readers find it below the table's folder."""
+        return replace(file, path=as_spark_names_it(file.path)) if self.is_native else file
 
     def as_writable(self, frame: DataFrame, names: Sequence[str]) -> DataFrame:
         """The columns in order, in a form the format can hold; a value that would come back changed stops the load."""
@@ -443,9 +460,6 @@ _PARQUET_OPTIONS = {
 }
 
 
-_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-
-
 def held_by_folders(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
     """Rows of which some columns become names of folders: an empty text would come back as NULL, so it is refused."""
     from pyspark.sql import functions as F
@@ -460,7 +474,7 @@ def held_by_folders(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
             column=name,
             fix="give it a value, make it NULL, or partition by another column",
         )
-        lost = column.isin("", _NULL_FOLDER)
+        lost = column.isin("", NULL_FOLDER)
         checked[name] = F.when(lost, F.raise_error(F.lit(message)).cast("string")).otherwise(column)
     return frame.withColumns(checked) if checked else frame
 

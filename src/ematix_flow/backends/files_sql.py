@@ -60,7 +60,7 @@ class FolderQuery:
             InvalidSource: it says something that Spark cannot do with the same meaning; the message points at it.
         """
         if self.written.dialect == "spark":
-            return spark.sql(self.sql) if run is None else run_translated(spark, self.sql, self.written, run)
+            return run_translated(spark, self.sql, self.written, run)
         schemas = {
             view: {field.name: field.dataType.simpleString() for field in spark.table(view).schema.fields}
             for view in self.views

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from ematix_flow.backends.files_native import encoded_uri, is_native
 from ematix_flow.contracts.backend import Health
 from ematix_flow.errors import ConnectionFailed, RouteImpossible, StatementFailed
 
@@ -192,6 +193,7 @@ class LocalStore:
 
     def __init__(self, root: str) -> None:
         self.root = Path(os.path.abspath(os.path.expanduser(root)))
+        self._encodes = False
 
     def local_path(self, path: str) -> str:
         """The path for the operating system."""
@@ -203,14 +205,15 @@ class LocalStore:
 
     def spark_path(self, path: str) -> str:
         """The path for Spark, local whatever its default file system is; not to be taken for a pattern."""
-        return not_a_pattern(self.spark_uri(path))
+        return self.spark_uri(path) if self._encodes else not_a_pattern(self.spark_uri(path))
 
     def spark_uri(self, path: str) -> str:
         """The path for Spark's writers and options."""
-        return "file://" + self.raw_path(path)
+        return encoded_uri(self.raw_path(path)) if self._encodes else "file://" + self.raw_path(path)
 
     def prepare(self, spark: SparkSession) -> None:
-        """Nothing to tell: Spark knows local files."""
+        """Nothing to tell: Spark knows local files. The native engine wants their paths in another form."""
+        self._encodes = is_native(spark)
 
     def save(self, spark: SparkSession, writer: DataFrameWriter, folder: str) -> None:
         """Spark's usual way does: the files of a task are moved when it has succeeded."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any, TypeGuard
 
 from ematix_flow.backends.files_options import prefix_segments, unfit_name
 from ematix_flow.backends.files_sql import folder_query, is_prefix
-from ematix_flow.backends.files_store import LocalStore, Store
+from ematix_flow.backends.files_store import LocalStore, Store, require_no_pattern
 from ematix_flow.backends.json_books import KeepsJsonBooks
 from ematix_flow.contracts.backend import Backend, Health
-from ematix_flow.contracts.plans import SourceQuery
+from ematix_flow.contracts.plans import BatchPlan, SourceQuery
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.sql_dialects import SqlDialect
@@ -74,3 +75,27 @@ class FolderBackend(KeepsJsonBooks, Backend):
         if self.store.is_file(folder):
             return self.store.size(folder)
         return sum(file.size for file in self.store.visible_files(folder))
+
+
+def refuse_patterns(plan: BatchPlan, source: Backend, target: Any) -> None:
+    """The native engine finds nothing where a folder's name could be a pattern, and takes that for no rows.
+
+    Only Delta tables are concerned, whose folders delta-rs is told as they are. All other files are told as addresses.
+
+    Raises:
+        RouteImpossible: such a folder would be used.
+    """
+    if plan.route.engine != "native":
+        return
+    ends: list[tuple[Any, list[str]]] = []
+    if _is_delta(source) and plan.reading is not None:
+        ends.append((source, source.folders_of(plan.reading.query, plan.reading.dialect)))
+    if _is_delta(target):
+        ends.append((target, [target.folder_of(plan.table)]))
+    for backend, folders in ends:
+        for path in (str(getattr(backend.connection, "path", "")), *folders):
+            require_no_pattern(path)
+
+
+def _is_delta(backend: Any) -> TypeGuard[FolderBackend]:
+    return isinstance(backend, FolderBackend) and backend.connection.kind == "delta_local"

@@ -12,8 +12,11 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.backends.files_native import encoded_uri, is_native
+from ematix_flow.backends.files_store import not_a_pattern
 from ematix_flow.backends.locks import FileLock
 from ematix_flow.backends.transport import arrow_type
 from ematix_flow.contracts.plans import BatchPlan, Landed
@@ -37,6 +40,7 @@ from ematix_flow.errors import UnfitValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_PER_BATCH = 50_000
 _READ = "read-"
@@ -56,6 +60,19 @@ def folder(root: str) -> Iterator[str]:
     finally:
         remove(place)
         lock.release()
+
+
+def rows_in(spark: SparkSession, place: str) -> DataFrame:
+    """The rows of a spool folder, whatever is in its name."""
+    path = Path(place).absolute().as_posix()
+    return spark.read.parquet(encoded_uri(path) if is_native(spark) else not_a_pattern(path))
+
+
+def write_frame(frame: DataFrame, place: str) -> None:
+    """Write a new spool folder: by Spark, or by this process where the rows are in its memory."""
+    path = Path(place).absolute().as_posix()
+    session = getattr(frame, "sparkSession", None)  # rows in memory have none
+    frame.write.parquet(encoded_uri(path) if session is not None and is_native(session) else path)
 
 
 def remove_dead_reads(root: str) -> None:

@@ -355,7 +355,7 @@ class SqliteBackend(DatabaseFileBackend):
         with self.session() as db, spool.folder(self.spool_root()) as place:
             wanted = {reading.renamed.get(c.name, c.name): c.type for c in reading.columns}
             spool.write_rows(db.execute(sql), shapes, wanted, place)
-            yield spark.read.parquet(place)
+            yield spool.rows_in(spark, place)
 
     def read_arrow(self, sql: str) -> pa.Table:
         shapes = self.describe_query(sql)

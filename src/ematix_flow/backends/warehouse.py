@@ -140,7 +140,7 @@ class WarehouseBackend(SqlBackend):
         self._require_one_machine(spark)
         with spool.folder(spool.temporary_root()) as place:
             self.spooled(sql, place)
-            yield spark.read.parquet(place)
+            yield spool.rows_in(spark, place)
 
     def _require_one_machine(self, spark: Any) -> None:
         """Refuse a Spark that cannot see files of this machine, before anything is read."""

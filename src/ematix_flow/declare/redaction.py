@@ -42,11 +42,15 @@ _pattern: re.Pattern[str] | None = None
 def is_secret_field(name: str) -> bool:
     """Whether a field of this name holds a secret. User names do not count.
 
-    >>> [is_secret_field(n) for n in ("sasl_plain_password", "access_key_id", "sasl_plain_username", "url")]
-    [True, True, False, False]
+    >>> [is_secret_field(n) for n in ("sasl_plain_password", "access_key_id", "sslpassword", "username", "url")]
+    [True, True, True, False, False]
     """
     lowered = name.lower().replace("-", "_")
-    return lowered in _SECRET_NAMES or not _SECRET_WORDS.isdisjoint(lowered.split("_"))
+    return (
+        lowered in _SECRET_NAMES
+        or not _SECRET_WORDS.isdisjoint(lowered.split("_"))
+        or lowered.endswith(("password", "passwd", "passphrase", "secret"))  # one word: sslpassword, trustStorePassword
+    )
 
 
 def redact_url(url: str) -> str:

@@ -94,7 +94,7 @@ def plan_load(
     if target.mode not in sink.modes:
         raise UnsupportedMode(
             f"mode='{target.mode}' is not possible on {sink.kind} (table {target.table}).",
-            fix="write to a database or a Delta table instead; files take append and truncate",
+            fix="write to a database, or to a lake table (Delta, Iceberg); files take append and truncate",
         )
     _check_dialect(spec, source)
     watermark = _watermark(target, stored_mark)

@@ -25,6 +25,9 @@ _FORMATS: dict[str, str] = {
 }
 """Why files of other formats than Parquet are left to Spark."""
 
+_SPELT: dict[type, str] = {Float: "floating-point numbers", Double: "floating-point numbers", Bytes: "bytes"}
+"""Types whose values are other texts to it than to Spark."""
+
 _UNFIT_FOR_PARQUET = re.compile(r"[ ,;{}()\n\t=]")
 
 
@@ -45,7 +48,13 @@ def against_native(*ends: tuple[str, str | None]) -> list[str]:
 
 
 def against_native_target(kind: str, target: TargetSpec, ddl: DdlPlan) -> list[str]:
-    """What stands against it in the target's table, where the engine itself has to write that: Delta."""
+    """What stands against it in the target's table, where the engine itself has to write that: files and Delta."""
+    if kind == "object_store_local":
+        return [
+            f"folders would be named by the values of '{name}', and it spells {what} differently"
+            for name in target.files.partition_by or ()
+            if name in target.table.column_names and (what := _SPELT.get(type(target.table.column(name).type)))
+        ]
     if kind != "delta_local":
         return []
     reasons = []

@@ -19,6 +19,7 @@ from ematix_flow.contracts.backend import Backend, Settles
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Route, SettleReport, Stamp
 from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.declare.pipeline import PipelineSpec
+from ematix_flow.declare.withheld import HOW_TO_SEE
 from ematix_flow.errors import FlowError, MissingSourceColumn, StatementFailed, closest, listed
 from ematix_flow.spark.landing import land_and_settle, staging_run
 
@@ -88,7 +89,7 @@ def _explained(plan: BatchPlan) -> Iterator[None]:
     except Exception as exc:
         raise StatementFailed(
             f"The rows could not be brought beside {plan.table}: the driver raised {type(exc).__name__}.",
-            fix="check that the server is there and has room; the cause is in the traceback",
+            fix=f"check that the server is there and has room; {HOW_TO_SEE}",
         ) from exc
 
 

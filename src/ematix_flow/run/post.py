@@ -27,6 +27,7 @@ from ematix_flow.declare.pipeline import (
     parameter_count,
 )
 from ematix_flow.declare.transform import TransformSpec
+from ematix_flow.declare.withheld import cause_without_values
 from ematix_flow.errors import FlowError, StepFailed, UnknownName, closest, listed
 from ematix_flow.run.loads import now
 from ematix_flow.run.recorder import RunRecorder
@@ -140,7 +141,7 @@ def run_transform(name: str) -> RunResult:
             metrics = _run_declared(spec, None, None)
     except BaseException as exc:
         recorder.finish("failed", error=exc)
-        raise
+        raise exc from cause_without_values(exc)
     result = RunResult(status="transform_success", metrics=metrics, run_id=run.run_id)
     recorder.finish("succeeded", result=result)
     return result

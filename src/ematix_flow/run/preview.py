@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from ematix_flow.backends.folder import refuse_patterns
 from ematix_flow.contracts.backend import Backend, KeepsBooks, SpeaksSql
 from ematix_flow.contracts.plans import BatchPlan, SourceQuery, Stamp
 from ematix_flow.contracts.runtime import SilentObserver
@@ -176,7 +177,9 @@ def _plan(
         notes.append(f"target '{places.target_connection.connection.name}': {scrub(exc.message)}")
         sink = places.target_side(target, describe=False)
     plan = plan_load(spec, target, source, sink, stamp=stamp, stored_mark=mark)
-    return plan if spec.is_fan_out else with_frame_at_hand(spec, plan, places.target)
+    plan = plan if spec.is_fan_out else with_frame_at_hand(spec, plan, places.target)
+    refuse_patterns(plan, places.source, places.target)
+    return plan
 
 
 def _shown(plan: BatchPlan, target: TargetSpec, places: Places) -> TargetPlan:

@@ -14,6 +14,7 @@ from ematix_flow.contracts.run_context import RunContext, between_steps, current
 from ematix_flow.contracts.runtime import RunObserver, SilentObserver, StepStatus
 from ematix_flow.declare.pipeline import PipelineSpec, checked_engine
 from ematix_flow.declare.target import TargetSpec
+from ematix_flow.declare.withheld import cause_without_values
 from ematix_flow.errors import FlowError, InvalidConfig, RunCancelled, StepFailed
 from ematix_flow.run.fanout import FanOut, StagesOfTargets
 from ematix_flow.run.loads import load_target, new_run_id, warn_about_keys
@@ -65,7 +66,7 @@ def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer
             watching.failed()
             recorder.finish("failed", error=exc)
             if isinstance(exc, FlowError):
-                raise exc.at(str(spec.where)) from exc.__cause__
+                raise exc.at(str(spec.where)) from cause_without_values(exc)
             raise
         try:
             maintain_loaded(spec, result, watching)

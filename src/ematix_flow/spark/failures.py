@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from pyspark.errors import AnalysisException
+
 from ematix_flow import errors
 from ematix_flow.backends import jars
 from ematix_flow.contracts import refusals
+from ematix_flow.declare.withheld import HOW_TO_SEE
 from ematix_flow.errors import (
     EngineFailed,
     FlowError,
@@ -44,6 +47,8 @@ def explain(exc: BaseException) -> FlowError | None:
     if found is None:
         condition = _condition(exc, text)
         found = next((error for rule in _RULES if (error := rule(condition, text))), None)
+        if found is None and not isinstance(exc, AnalysisException):  # what is wrong before any row is no row's fault
+            found = _unworkable_value(condition, text)
     return _scrubbed(found or _unnamed(text))
 
 
@@ -150,6 +155,51 @@ def _unfit_value(condition: str, text: str) -> FlowError | None:
     return UnfitValue(message, where=_place_in(text), fix="clean it with a marker, or declare a wider type")
 
 
+_UNWORKABLE = {
+    "INVALID_URL": "is no URL",
+    "CANNOT_DECODE_URL": "is no encoded URL",
+    "INVALID_TIMEZONE": "names no time zone",
+    "ILLEGAL_DAY_OF_WEEK": "names no day of the week",
+    "DATETIME_FIELD_OUT_OF_BOUNDS": "is no part of a date or time",
+    "INVALID_INTERVAL_FORMAT": "is no interval",
+    "INVALID_UTF8_STRING": "is no text in its character set",
+    "MALFORMED_CHARACTER_CODING": "is no text in its character set",
+    "INVALID_FORMAT.MISMATCH_INPUT": "does not match its format",
+    "INVALID_ARRAY_INDEX": "points outside of its array",
+    "INVALID_INDEX_OF_ZERO": "points outside of its array",
+    "INVALID_BITMAP_POSITION": "points outside of its bitmap",
+    "INVALID_VARIANT_CAST": "is of another kind than its variant is cast to",
+    "MALFORMED_VARIANT": "is no variant",
+    "VARIANT_DUPLICATE_KEY": "has a key twice",
+    "NULL_MAP_KEY": "is NULL and the key of a map",
+    "DUPLICATED_MAP_KEY": "is twice the key of a map",
+    "COLLECTION_SIZE_LIMIT_EXCEEDED": "would make a list too long",
+    "INVALID_PARAMETER_VALUE.AES_CRYPTO_ERROR": "cannot be decrypted",
+}
+"""What Spark's functions have against a value, by condition. Its own sentences show the value."""
+
+_UNWORKABLE_UNNAMED = {
+    r"\b(?:long|integer) overflow\b": "is out of range",
+    r"Illegal sequence boundaries": "bounds no sequence",
+    r"Last unit does not have enough valid bits|Illegal base64 character|Input byte\[\] should": "is no base64",
+    r"The key array and value array of MapData must have the same length": "makes no map",
+}
+
+
+def _unworkable_value(condition: str, text: str) -> FlowError | None:
+    """A function of the SQL was given something that it cannot work with."""
+    found = next((words for name, words in _UNWORKABLE.items() if condition.startswith(name)), None)
+    if not condition or condition.startswith("_LEGACY_ERROR"):
+        found = next((words for said, words in _UNWORKABLE_UNNAMED.items() if re.search(said, text)), None)
+    if found is None:
+        return None
+    return UnfitValue(
+        f"A value that a function of the SQL was given {found}.",
+        where=_place_in(text),
+        fix="filter or mend such values in the SQL; for many functions there is one that gives NULL: try_…",
+    )
+
+
 def _column_in(text: str) -> str | None:
     """The column of a cast that is written out in the message: `CAST(x AS INT)`, also behind a table name."""
     shown = re.search(r"== SQL[^\n]*==\n(?P<sql>.*)", text, flags=re.DOTALL)
@@ -228,7 +278,7 @@ def _users_refusal(condition: str, text: str) -> FlowError | None:
     """`raise_error` and `assert_true` in the user's SQL; their text may be put together from values."""
     if condition != "USER_RAISED_EXCEPTION":
         return None
-    return StepFailed("A raise_error() or assert_true() of the query stopped it.", fix="see --debug for its text")
+    return StepFailed("A raise_error() or assert_true() of the query stopped it.", fix=HOW_TO_SEE)
 
 
 def _missing_class(condition: str, text: str) -> FlowError | None:
@@ -325,7 +375,7 @@ def _users_code(condition: str, text: str) -> FlowError | None:
             where=where,
             fix="install it where the workers run, or ship it with spark.submit.pyFiles",
         )
-    return StepFailed(f"Python code running on Spark raised {name}.", where=where, fix="mend it there; see --debug")
+    return StepFailed(f"Python code running on Spark raised {name}.", where=where, fix=f"mend it there; {HOW_TO_SEE}")
 
 
 def _native_failure(condition: str, text: str) -> FlowError | None:
@@ -340,9 +390,7 @@ def _native_failure(condition: str, text: str) -> FlowError | None:
     missing = re.search(r"(?:No files found|Object at location|path not found|No such file)[^\n]*", text)
     if missing:
         return InvalidSource("A file or folder of the source does not exist.", fix="check the path")
-    return EngineFailed(
-        "The native engine failed.", fix="see --debug for its own report; engine='spark' may be able to do it"
-    )
+    return EngineFailed("The native engine failed.", fix=f"{HOW_TO_SEE}; engine='spark' may be able to do it")
 
 
 def _raised_by_python(text: str) -> bool:
@@ -408,7 +456,7 @@ def _unnamed(text: str) -> FlowError:
     first = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", first)
     sentence = re.split(r"(?<=[.!?])\s|\sSQLSTATE:", first)[0].rstrip(".")
     sentence = re.sub(r"'[^']*'", "'…'", sentence)[:300]
-    return EngineFailed(f"Spark failed: {sentence or 'no reason given'}.", fix="see --debug for Spark's own report")
+    return EngineFailed(f"Spark failed: {sentence or 'no reason given'}.", fix=HOW_TO_SEE)
 
 
 def _scrubbed(error: FlowError) -> FlowError:

@@ -13,12 +13,14 @@ import importlib.util
 import os
 import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -369,3 +371,23 @@ def _escaped(text: str, *, in_key: bool = False) -> str:
     elif out.startswith(" "):
         out = "\\" + out
     return out
+
+
+@contextlib.contextmanager
+def keeping_interrupts() -> Iterator[None]:
+    """PySpark takes Ctrl-C for itself when it starts. Whoever had asked for it before, such as a stream, keeps it.
+
+    Without that the handler of PySpark would end the jobs of the batch that a stream is to finish, and call Java in the
+    middle of another call.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_asked_for = callable(before) and before is not signal.default_int_handler and not _is_of_pyspark(before)
+    try:
+        yield
+    finally:
+        if is_asked_for and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+def _is_of_pyspark(handler: Any) -> bool:
+    return str(getattr(handler, "__module__", "")).startswith("pyspark.")

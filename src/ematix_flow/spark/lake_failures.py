@@ -31,7 +31,13 @@ def lake_stream_failure(condition: str, text: str) -> FlowError | None:
             "The columns of the table changed while it was read as a stream.",
             fix="start the stream again: it goes on with the new columns (--restart-on-error does so by itself)",
         )
-    if "DELTA_VERSION_NOT_CONTIGUOUS" in text or "failOnDataLoss" in text and "delta" in text.lower():
+    if "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE" in text:
+        return LostMessages(
+            "The table was deleted and made anew since the stream read from it.",
+            fix="begin with the new one: flow state reset NAME --from earliest",
+        )
+    is_forgotten = "DELTA_LOG_FILE_NOT_FOUND" in text or "DELTA_VERSION_NOT_CONTIGUOUS" in text
+    if is_forgotten or ("failOnDataLoss" in text and "delta" in text.lower()):
         return LostMessages(
             "The table no longer has versions that the stream has not read.",
             fix="on_gap='continue' goes on with what is there; flow state reset NAME --from earliest reads all rows",

@@ -11,7 +11,9 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ematix_flow.backends.files_native import NATIVE_SETTING
 from ematix_flow.errors import MissingDriver
+from ematix_flow.spark import native
 from ematix_flow.spark.failures import explain
 from ematix_flow.spark.reach import require_server
 
@@ -45,6 +47,8 @@ def open_remote(address: str, app_name: str, conf: Mapping[str, str]) -> SparkSe
     except Exception as exc:
         raise (explain(exc) or exc) from exc
     set_what_can_be_set(session, conf)
+    if native.is_running():
+        session.conf.set(NATIVE_SETTING, "true")
     return session
 
 

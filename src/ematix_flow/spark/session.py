@@ -375,10 +375,9 @@ def _build(conf: Mapping[str, str]) -> SparkSession:
     _silence_query_reports()
     builder = SparkSession.builder
     builder._options.clear()  # what an earlier session in this process was told must not leak into this one
-    for key, value in conf.items():
-        builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        with jvm.keeping_interrupts():
+            return builder.config(map=dict(conf)).getOrCreate()
     except Exception as exc:
         raise (explain(exc) or exc) from exc
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, functions as F, types as t
 
-from ematix_flow.backends.translation.answers import complaint
+from ematix_flow.backends.translation.answers import complained
 from ematix_flow.backends.translation.spark_sql import spark_expression
 from ematix_flow.backends.translation.text import UserSql
 from ematix_flow.declare.normalizers import Derive, Normalizer, Sql
@@ -31,8 +30,6 @@ def markers_in_spark(
     Raises:
         InvalidSource: the SQL means something else in Spark; the message points into it.
     """
-    if dialect == "spark":
-        return tuple(markers)
     found: list[Normalizer] = []
     for place, marker in enumerate(markers):
         what = f"{marker.kind} of column '{name}'"
@@ -40,7 +37,12 @@ def markers_in_spark(
             marker = replace(marker, expression=_over_rows(UserSql(marker.expression, dialect, what), frame))
         elif isinstance(marker, Sql):
             before = {"col": column.simpleString()} if place == 0 else {}
+            written = UserSql(marker.expression, dialect, what)
             marker = replace(marker, expression=spark_expression(marker.expression, dialect, before, what))
+            if place == 0:
+                with complained(written):
+                    there = frame.withColumn("col", F.lit(None).cast(column))
+                    _ = there.select(F.expr(f"({marker.expression}\n)")).schema
         found.append(marker)
     return tuple(found)
 
@@ -51,7 +53,7 @@ def step_in_spark(step: RowStep, dialect: SqlDialect, frame: DataFrame) -> RowSt
     Raises:
         InvalidSource: the condition means something else in Spark; the message points into it.
     """
-    if dialect == "spark" or not isinstance(step, FilterWhere):
+    if not isinstance(step, FilterWhere):
         return step
     return replace(step, condition=_over_rows(UserSql(step.condition, dialect, step.kind), frame))
 
@@ -60,8 +62,6 @@ def _over_rows(written: UserSql, frame: DataFrame) -> str:
     """An expression over the columns of a frame, in Spark's words, that Spark has understood."""
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     translated = spark_expression(written.text, written.dialect, columns, written.what)
-    try:
+    with complained(written):
         _ = frame.select(F.expr(f"({translated}\n)")).schema
-    except (AnalysisException, ParseException) as exc:
-        raise complaint(exc, written) from exc
     return translated

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from ematix_flow.backends.files_sql import folder_query
-from ematix_flow.backends.translation.answers import place_of_word
+from ematix_flow.backends.translation.answers import complaint, place_of_word
 from ematix_flow.backends.translation.kinds import kind_of_type, spark_kinds
 from ematix_flow.backends.translation.regex import java_of_re2, java_replacement
 from ematix_flow.backends.translation.spark_sql import parsed_query, spark_expression, spark_query
@@ -266,3 +266,41 @@ def test_names_of_dialects_are_checked() -> None:
         checked_dialect("duckd")
     with pytest.raises(InvalidDeclaration, match="'spark', 'duckdb'"):
         checked_dialect(None)
+
+
+class Complaint(Exception):
+    """What an engine says about SQL: Spark with a name and parameters, the native engine with a sentence alone."""
+
+    def __init__(self, sentence: str = "", condition: str | None = None, **parameters: str) -> None:
+        super().__init__(sentence)
+        self.condition, self.parameters = condition, parameters
+
+    def getCondition(self) -> str | None:
+        return self.condition
+
+    def getMessageParameters(self) -> dict[str, str]:
+        return self.parameters
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            Complaint("", "UNRESOLVED_COLUMN.WITH_SUGGESTION", objectName="`vv`", proposal="`v`"),
+            "line 2, column 7: 'vv': there is no column 'vv'.",
+        ),
+        (
+            Complaint('attribute ObjectName([Identifier("t"), Identifier("vv")]) is missing from the schema: cannot'),
+            "line 2, column 7: 'vv': there is no column 'vv'.",
+        ),
+        (
+            Complaint("", "UNRESOLVED_ROUTINE", routineName="`uper`"),
+            "line 2, column 2: 'uper': Spark has no function 'uper'.",
+        ),
+        (Complaint("unknown function: UPER"), "line 2, column 2: 'uper': the native engine has no function 'uper'."),
+        (Complaint("Cannot coerce it to valid types"), ": it cannot be run: Cannot coerce it to valid types"),
+    ],
+)
+def test_what_an_engine_says_about_spark_sql_points_into_the_text(said: Complaint, told: str) -> None:
+    message = complaint(said, UserSql("SELECT id,\n uper(vv) FROM t", "spark")).message
+    assert message.splitlines()[0].endswith(told)

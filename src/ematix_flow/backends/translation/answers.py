@@ -1,9 +1,13 @@
-"""Running translated SQL, and Spark's complaints about it as errors that point into the user's text."""
+"""Running the user's SQL, and Spark's complaints about it as errors that point into the user's text.
+
+The native engine has no names for what it complains about; two of its sentences say which word is meant.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.translation.text import UserSql
@@ -19,7 +23,7 @@ def run_translated(
     written: UserSql,
     run: Callable[[SparkSession, str], DataFrame] | None = None,
 ) -> DataFrame:
-    """The rows of a query that was translated.
+    """The rows of a query that was translated, or is Spark SQL as it was written.
 
     Args:
         run: Who runs it, when it is not Spark alone.
@@ -27,20 +31,44 @@ def run_translated(
     Raises:
         InvalidSource: Spark does not understand it; the message points at the words of the user's that it means.
     """
-    from pyspark.errors import AnalysisException, ParseException
-
-    try:
+    with complained(written):
         frame = spark.sql(translated) if run is None else run(spark, translated)
         _ = frame.schema  # Spark Connect understands a query only when it is asked about it
-    except (AnalysisException, ParseException) as exc:
-        raise complaint(exc, written) from exc
     return frame
+
+
+@contextmanager
+def complained(written: UserSql) -> Iterator[None]:
+    """Spark's complaints about SQL, before any row is looked at, as errors that point into it.
+
+    Raises:
+        InvalidSource: Spark does not understand it.
+    """
+    from pyspark.errors import (
+        AnalysisException,
+        IllegalArgumentException,
+        ParseException,
+        UnsupportedOperationException,
+    )
+
+    try:
+        yield
+    except (AnalysisException, ParseException, IllegalArgumentException, UnsupportedOperationException) as exc:
+        raise complaint(exc, written) from exc
 
 
 def complaint(exc: Any, written: UserSql) -> InvalidSource:
     """Spark's error about a translated text, with the place in the text that was translated."""
     condition = str(exc.getCondition() or "")
     known: dict[str, str] = exc.getMessageParameters() or {}
+    if not condition and (meant := _NATIVE.search(str(exc))):
+        if meant["function"]:
+            span = place_of_word(written.text, meant["function"])
+            return written.refused_at(span, f"the native engine has no function '{meant['function'].lower()}'.")
+        name = re.findall(r'Identifier\("((?:[^"\\]|\\.)*)"\)', meant["column"])[-1]
+        return written.refused_at(
+            place_of_word(written.text, name), f"there is no column '{name}'.", "check its spelling"
+        )
     if condition.startswith(("UNRESOLVED_COLUMN", "FIELD_NOT_FOUND")):
         name = _last_name(known.get("objectName") or known.get("fieldName") or "")
         near = [_last_name(one) for one in known.get("proposal", "").split(", ") if one]
@@ -56,7 +84,13 @@ def complaint(exc: Any, written: UserSql) -> InvalidSource:
         )
     words = re.findall(r"`([^`]+)`|\b([A-Za-z_]\w*)\b", " ".join(known.get("sqlExpr", "").split()))
     span = next((found for pair in words if (found := place_of_word(written.text, pair[0] or pair[1]))), None)
-    return written.refused_at(span, f"Spark cannot run its translation: {_first_sentence(str(exc))}")
+    what = "it cannot be run" if written.dialect == "spark" else "Spark cannot run its translation"
+    return written.refused_at(span, f"{what}: {_first_sentence(str(exc))}")
+
+
+_NATIVE = re.compile(
+    r"attribute ObjectName\(\[(?P<column>[^\]]+)\]\) is missing from the schema|unknown function: (?P<function>\w+)"
+)
 
 
 def place_of_word(text: str, word: str) -> tuple[int, int] | None:
