@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ematix_flow._core import KafkaBackend, KinesisBackend, PubSubBackend, Rabbi
 from ematix_flow.backends import kafka_client, pubsub_client
 from ematix_flow.backends.kafka_client import Heard, IamToken
 from ematix_flow.backends.kinesis_client import put, stream_of
+from ematix_flow.backends.schema_registry import Registry, RegistryClient
 from ematix_flow.declare.connection import KinesisConnection
 from ematix_flow.errors import FlowError, MissingDriver
 from tests.docs.seed_examples import example
@@ -33,6 +35,18 @@ from tests.services.rabbitmq import RabbitMQServer
 
 ROWS = pa.record_batch({"id": [1, 2, 3], "name": ["ann", None, "bob"]})
 QUICK = {"idle_timeout_ms": 500}
+PROTO = """
+syntax = "proto3"; package shop;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+message Order {
+  enum Kind { WEB = 0; SHOP = 1; }
+  message Home { string city = 1; map<string, int32> at = 2; }
+  int64 id = 1; Kind kind = 3; uint64 big = 4; repeated string tags = 5; map<string, int32> counts = 6;
+  google.protobuf.Timestamp at = 7; google.protobuf.Int32Value maybe = 8; optional double price = 9; Home home = 10;
+  bytes raw = 11;
+}
+"""
 
 
 def ids(batches: Any) -> list[int]:
@@ -77,7 +91,7 @@ def test_an_empty_address_or_a_senseless_limit_is_a_value_error(
     ("options", "complaint"),
     [
         ({"payload_format": "jsno"}, "'jsno' is unknown"),
-        ({"payload_format": "protobuf"}, "protobuf"),
+        ({"payload_format": "protobuf", "auto_register_schemas": True}, "cannot be made of rows"),
         ({"delivery_semantics": "at_most_once"}, "delivery_semantics"),
         ({"delivery_semantics": "exactly_once"}, "transactional_id"),
         ({"transactional_id": "t"}, "go together"),
@@ -229,6 +243,34 @@ def test_kafka_avro_through_a_registry(kafka_server: KafkaServer, topic: str, sc
         (batch,) = backend.read_arrow_stream(topic)
         assert sorted(batch.to_pylist(), key=lambda row: row["id"]) == ROWS.to_pylist()
     with kafka(kafka_server, payload_format="avro") as backend, pytest.raises(ValueError, match="schema_registry_url"):
+        backend.read_arrow_stream(topic)
+
+
+def test_kafka_protobuf_through_a_registry(kafka_server: KafkaServer, topic: str, schema_registry_url: str) -> None:
+    proto = {"payload_format": "protobuf", "schema_registry_url": schema_registry_url}
+    with kafka(kafka_server, **proto) as backend, pytest.raises(ValueError, match=f"no subject '{topic}-value'"):
+        backend.write_arrow_stream(topic, ROWS)
+    RegistryClient(Registry("r", schema_registry_url)).register(f"{topic}-value", PROTO, "PROTOBUF")
+    at = datetime(2026, 3, 1, 6, 0, 0, 123456, tzinfo=timezone.utc)
+    full = {"id": 2**40, "kind": "SHOP", "big": Decimal(2**64 - 1), "tags": ["x"], "counts": [("k", 3)], "at": at}
+    full |= {"maybe": 7, "price": 0.0, "home": {"city": "Rome", "at": [("door", 1)]}, "raw": b"\x00\xff"}
+    with kafka(kafka_server, **proto) as backend:
+        assert backend.write_arrow_stream(topic, [pa.record_batch({"id": pa.array([2], pa.int64())})]) == 1
+        (batch,) = backend.read_arrow_stream(topic)
+        nothing = {"kind": "WEB", "big": Decimal(0), "tags": [], "counts": [], "raw": b""}
+        assert batch.to_pylist() == [{**dict.fromkeys(full), "id": 2, **nothing}]
+        backend.write_arrow_stream(topic, [pa.RecordBatch.from_pylist([full], schema=batch.schema)])
+        (batch,) = backend.read_arrow_stream(topic)
+        assert batch.to_pylist() == [full]
+        with pytest.raises(ValueError, match="no 'colour'"):
+            backend.write_arrow_stream(topic, pa.record_batch({"id": [1], "colour": ["red"]}))
+        with pytest.raises(ValueError, match="'id' does not fit"):
+            backend.write_arrow_stream(topic, pa.record_batch({"id": ["one"]}))
+    with kafka(kafka_server, payload_format="raw_bytes") as backend:
+        backend.write_arrow_stream(topic, pa.record_batch({"payload": [b"{}"]}))
+    with kafka(kafka_server, **proto) as backend, pytest.raises(ValueError, match="schema"):
+        backend.read_arrow_stream(topic)
+    with kafka(kafka_server, payload_format="protobuf") as backend, pytest.raises(ValueError, match="registry_url"):
         backend.read_arrow_stream(topic)
 
 

@@ -144,7 +144,7 @@ class KafkaBackend(ReadsBatches):
                 payload_format,
                 _registry(schema_registry_url, *login),
                 auto_register_schemas=auto_register_schemas,
-                known=("json", "raw_bytes", "avro"),
+                known=("json", "raw_bytes", "avro", "protobuf"),
             ),
             Limits(batch_size, batch_bytes, idle_timeout_ms),
             window_s=batch_window_ms / 1000,

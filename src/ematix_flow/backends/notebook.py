@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from ematix_flow.backends import avro_rows, payload_rows
+from ematix_flow.backends import avro_rows, payload_rows, protobuf_batches
 from ematix_flow.backends.payload_rows import RowSchema
 from ematix_flow.backends.schema_registry import Registry, RegistryClient
 from ematix_flow.errors import BrokerRefused, FlowError, InvalidConfig, MissingDriver, closest, listed
@@ -20,8 +20,8 @@ from ematix_flow.errors import BrokerRefused, FlowError, InvalidConfig, MissingD
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PayloadFormat = Literal["json", "raw_bytes", "avro"]
-"""What a message is. `protobuf` is known by name, and refused."""
+PayloadFormat = Literal["json", "raw_bytes", "avro", "protobuf"]
+"""What a message is."""
 
 MEBIBYTE = 1024 * 1024
 
@@ -107,6 +107,11 @@ class Payloads:
         self._client = RegistryClient(registry) if registry is not None else None
         self._auto_register_schemas = auto_register_schemas
         self._schemas: dict[str, RowSchema] = {}
+        self._compiled: protobuf_batches.Known = {}
+        if self.format == "protobuf" and auto_register_schemas:
+            raise InvalidConfig(
+                "A Protobuf schema cannot be made of rows.", fix="register one, and leave out auto_register_schemas"
+            )
 
     def batch(self, bodies: Sequence[bytes], place: str) -> pa.RecordBatch:
         """Messages as one batch.
@@ -118,6 +123,8 @@ class Payloads:
             return payload_rows.raw_batch(bodies)
         if self.format == "avro":
             return avro_rows.avro_batch(bodies, self._registry())
+        if self.format == "protobuf":
+            return protobuf_batches.protobuf_batch(bodies, self._registry(), self._compiled)
         documents, refused = payload_rows.parsed_json(bodies)
         if refused:
             raise payload_rows.not_rows(refused, len(bodies), f"'{place}'")
@@ -130,12 +137,15 @@ class Payloads:
         if self.format == "avro":
             register = self._auto_register_schemas
             return avro_rows.to_avro_messages(batch, subject, self._registry(), auto_register_schemas=register)
+        if self.format == "protobuf":
+            return protobuf_batches.to_protobuf_messages(batch, subject, self._registry(), self._compiled)
         return payload_rows.to_messages(batch, self.format)
 
     def _registry(self) -> RegistryClient:
         if self._client is None:
-            raise InvalidConfig("payload_format='avro' needs schema_registry_url.", fix="give it to open()")
-        avro_rows.require_driver()
+            raise InvalidConfig(f"payload_format='{self.format}' needs schema_registry_url.", fix="give it to open()")
+        if self.format == "avro":
+            avro_rows.require_driver()
         return self._client
 
 
@@ -162,11 +172,6 @@ def checked_format(payload_format: str, known: Sequence[PayloadFormat]) -> Paylo
     Raises:
         InvalidConfig: there is no such format, or it cannot be used here.
     """
-    if payload_format == "protobuf":
-        raise InvalidConfig(
-            "payload_format='protobuf' cannot be read without a pipeline.",
-            fix="read 'raw_bytes' and parse them with the classes that protoc made",
-        )
     if payload_format not in known:
         raise InvalidConfig(
             f"payload_format '{payload_format}' is unknown here.",
