@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, cast
 from uuid import uuid4
 
 import pytest
 
 from ematix_flow import pk
+from ematix_flow.backends.iceberg import IcebergBackend
 from ematix_flow.backends.lake import told
 from ematix_flow.connections import IcebergConnection, SQLiteConnection
 from ematix_flow.errors import FlowError, InvalidConnection
@@ -99,7 +101,33 @@ def test_a_catalog_that_is_not_there_is_named_in_one_error(tmp_project: Path) ->
     bench = Bench(IcebergEndpoint(lake, schema="analytics"), SqliteEndpoint(till, "main"))
     with isolated_registry(), pytest.raises(FlowError) as caught:
         bench.load(bench.table("users", id=BigInt), [(1,)], route="spark", mode="append")
-    assert "'lake'" in str(caught.value) and "catalog" in str(caught.value)
+    assert "catalog of 'lake' does not answer at http://127.0.0.1:9" in str(caught.value)
+
+
+def test_secrets_of_a_catalog_are_hidden_in_event_logs_before_a_session_has_them() -> None:
+    told: list[tuple[str, str]] = []
+    conf = SimpleNamespace(
+        set=lambda key, value: told.append((key, value)), get=lambda key, default=None: default, unset=told.append
+    )
+    java = SimpleNamespace(sc=lambda: SimpleNamespace(conf=lambda: conf))
+    spark = SimpleNamespace(conf=conf, sparkContext=SimpleNamespace(_jsc=java))
+    given = {"catalog": "jdbc", "uri": "postgresql://ann:pw-4711@db/list"}
+    IcebergBackend(IcebergConnection(name="lake", warehouse="w", **given)).prepare(cast("SparkSession", spark))
+    assert [value for key, value in told if key.endswith(".jdbc.password")] == ["<redacted>", "pw-4711"]
+
+
+@pytest.mark.parametrize(
+    ("catalog", "uri"),
+    [
+        ("rest", "https://ann:pw-4711@host/catalog"),
+        ("rest", "https://host/catalog?token=pw-4711"),
+        ("jdbc", "jdbc:postgresql://host/db?user=ann&password=pw-4711"),
+    ],
+)
+def test_a_secret_in_an_address_that_spark_would_show_is_refused(catalog: str, uri: str) -> None:
+    with pytest.raises(InvalidConnection, match="would be shown by Spark") as caught:
+        IcebergBackend(IcebergConnection(name="lake", warehouse="w", catalog=catalog, uri=uri))
+    assert "pw-4711" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, strategies as st
 
-from ematix_flow.errors import ConnectionFailed, EngineFailed, FlowError, UnfitValue
+from ematix_flow.errors import ConnectionFailed, EngineFailed, FlowError, StepFailed, UnfitValue
 from ematix_flow.spark.poison import blames_rows, poison
 
 
@@ -49,6 +49,10 @@ def test_after_too_many_all_that_is_left_counts_as_bad() -> None:
 def test_a_target_that_is_away_is_no_row_s_fault() -> None:
     assert blames_rows(UnfitValue("too long"))
     assert not blames_rows(ConnectionFailed("away"))
+    refused, broken = StepFailed("A raise_error() of the query stopped it."), StepFailed("Python code raised.")
+    refused.__cause__, broken.__cause__ = RuntimeError("[USER_RAISED_EXCEPTION] odd"), RuntimeError("Traceback")
+    assert blames_rows(refused)
+    assert not blames_rows(broken)
     zero, memory = EngineFailed("Spark failed: Division by zero."), EngineFailed("out of memory")
     zero.__cause__, memory.__cause__ = RuntimeError("[DIVIDE_BY_ZERO] Division by zero."), RuntimeError("heap")
     assert blames_rows(zero)

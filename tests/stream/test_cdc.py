@@ -31,7 +31,7 @@ from ematix_flow import (
 from ematix_flow.backends.schema_registry import Registry, RegistryClient, with_schema_id
 from ematix_flow.declare.registry import SourceLocation
 from ematix_flow.declare.stream_spec import StreamSpec
-from ematix_flow.errors import IncompatibleSchema
+from ematix_flow.errors import IncompatibleSchema, UnknownColumn
 from ematix_flow.run.stream_watch import StreamWatch
 from ematix_flow.run.streams import run_stream
 from ematix_flow.types import BigInt, Numeric, Text
@@ -297,7 +297,7 @@ def test_a_history_is_kept_straight_from_the_feed(
     ]
 
 
-def test_a_key_of_several_columns_is_one_key(topic: Topic, lite: End) -> None:
+def test_a_key_of_several_columns_is_one_key_and_one_that_no_change_has_is_refused(topic: Topic, lite: End) -> None:
     def line(order: int, number: int, item: str) -> dict[str, Any]:
         return {"order_no": order, "line": number, "item": item}
 
@@ -311,6 +311,8 @@ def test_a_key_of_several_columns_is_one_key(topic: Topic, lite: End) -> None:
         ],
         key=b"1",
     )
+    with pytest.raises(UnknownColumn, match="have no column 'lin'.*key of .*customers"):
+        mirror(topic, lite, target=lite.target(primary_key=("order_no", "lin")))
     mirror(topic, lite, target=target)
     assert lite.select("SELECT order_no, line, item FROM customers") == [(1, 2, "cap")]
 

@@ -52,6 +52,7 @@ def work(db: psycopg.Connection[Any], first: int) -> None:
         db.execute("UPDATE customers SET balance = NULL, vip = NULL WHERE id % 11 = 0")
 
 
+@pytest.mark.timeout(1800)  # a source, Debezium, a broker and Spark, several starts of it, on one machine
 @pytest.mark.parametrize("schemas", [True, False])
 def test_tables_are_equal_after_changes_and_a_kill(
     schemas: bool, kafka_server: KafkaServer, postgres_server: PostgresServer, pg_url: str, tmp_path: Path
@@ -126,7 +127,7 @@ class Mirrors:
             "pg": PostgresConnection(name="pg", url=self._url),
             "lake": DeltaLocalConnection(name="lake", path=self._lake),
         }
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600
         while True:
             run_streaming_pipeline(
                 name=self._name,

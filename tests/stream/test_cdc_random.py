@@ -151,6 +151,7 @@ def placed(change: Event, offset: int) -> Event:
     return replace(change, moment=replace(change.moment, position=position))
 
 
+@pytest.mark.timeout(1800)  # six starts, three of them after a death, for a table and a lake
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_feed_leaves_the_table_of_the_model(
     seed: int, kafka_server: KafkaServer, pg_url: str, tmp_path: Path

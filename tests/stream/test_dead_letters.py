@@ -194,11 +194,14 @@ def test_a_row_that_the_database_alone_refuses_is_found_among_many(topic: Topic,
 
 
 def test_a_row_that_the_transform_stumbles_over_is_found_among_many(topic: Topic, pg_url: str) -> None:
-    topic.send({"id": n, "amount": "x" if n == 3 else str(n)} for n in range(5))
+    topic.send({"id": n, "amount": "x" if n % 3 == 0 else str(n)} for n in range(90))
     consume(topic, pg_url, transform_sql="SELECT id, cast(amount AS int) AS name FROM source")
-    assert [row[0] for row in rows(pg_url)] == [0, 1, 2, 4]
+    assert [row[0] for row in rows(pg_url)] == [n for n in range(90) if n % 3]
     records = _core.dlq_records(document(topic, pg_url))
-    assert [(record["payload"], record["stage"]) for record in records] == [(b'{"id": 3, "amount": "x"}', "transform")]
+    assert {record["payload"] for record in records} == {b'{"id": %d, "amount": "x"}' % n for n in range(0, 90, 3)}
+    assert {(record["stage"], "cannot be read as INT" in record["error"]) for record in records} == {
+        ("transform", True)
+    }
 
 
 def test_a_replay_brings_mended_letters_and_counts_the_others_up(topic: Topic, pg_url: str) -> None:

@@ -35,8 +35,6 @@ def own_kafka(tmp_path: Path) -> Iterator[KafkaServer]:
 
 @pytest.fixture
 def own_postgres(tmp_path: Path) -> Iterator[PostgresServer]:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # the database's own user must pass
     home = tmp_path / "postgres"
     try:
         yield postgres.start(home)

@@ -14,9 +14,11 @@ import pytest
 
 from ematix_flow import (
     Aggregation,
+    KafkaConnection,
     PostgresConnection,
     SQLiteConnection,
     StateStore,
+    Target,
     Window,
     run_streaming_pipeline,
 )
@@ -24,6 +26,7 @@ from ematix_flow.backends.checkpoint_mirror import CheckpointMirror
 from ematix_flow.declare.registry import user_location
 from ematix_flow.declare.stream_pipeline import stream_spec
 from ematix_flow.errors import ConnectionFailed
+from ematix_flow.run.streams import Stream
 from ematix_flow.spark.checkpoints import CheckpointFolder
 from ematix_flow.spark.session import close_session
 from tests.services.moto import S3Server
@@ -154,6 +157,33 @@ def test_a_checkpoint_may_be_in_a_bucket(
     assert run_streaming_pipeline(**options)["total_rows"] == 1
     with psycopg.connect(pg_url) as db:
         assert [row[0] for row in db.execute("SELECT id FROM public.events ORDER BY id").fetchall()] == list(range(21))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"transform_on_error": "dlq"}, "dead letters stay on this machine"),
+        ({"transform_on_error": "dlq", "dead_letter_topic": "letters"}, None),
+        ({"continue_on_target_failure": True}, "rows that wait for a target stay on this machine"),
+        ({}, None),
+    ],
+)
+def test_what_a_checkpoint_in_a_bucket_leaves_on_this_machine_is_said(
+    options: dict[str, Any], said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    declared = {
+        "name": "remote",
+        "source": KafkaConnection(name="broker", bootstrap_servers="h:1", group_id="g"),
+        "source_query": "visits",
+        "targets": [
+            Target(connection=SQLiteConnection(name=name, path=name), table=("main", "t")) for name in ("a", "b")
+        ],
+        "checkpoint": "s3a://bucket/visits",
+    }
+    stream = Stream(stream_spec({**declared, **options}, user_location("remote")))
+    with caplog.at_level("WARNING", "ematix_flow"):
+        stream._refuse_checkpoint_elsewhere([])
+    assert said in caplog.text if said else not caplog.text
 
 
 def test_a_checkpoint_that_cannot_be_reached_is_one_clear_error(topic: Topic, tmp_project: Path) -> None:

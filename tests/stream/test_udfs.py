@@ -23,6 +23,7 @@ from ematix_flow import (
     ObjectStoreLocalConnection,
     PostgresConnection,
     SQLiteConnection,
+    Target,
     Window,
     _core,
     ematix,
@@ -164,13 +165,27 @@ def test_a_failing_function_stops_the_stream_and_names_itself_and_the_batch(inbo
         assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'halves'").fetchone() == (0,)
 
 
-def test_rows_that_a_function_fails_for_are_set_aside_and_the_others_land(inbox: Path, tmp_path: Path) -> None:
-    (inbox / "a.csv").write_text("id\n" + "\n".join(str(n) for n in (2, 4, 7, 10)) + "\n")
-    target = SQLiteConnection(name="store", path=str(tmp_path / "store.db"))
-    sql = "SELECT halved(id) AS half FROM source"
-    consume(inbox, target, ("main", "halves"), sql, udfs=[halved], transform_on_error="drop")
+def test_rows_that_a_function_fails_for_are_set_aside_and_the_others_reach_every_target(
+    inbox: Path, tmp_path: Path
+) -> None:
+    (inbox / "a.csv").write_text("id\n" + "\n".join(str(n) for n in (2, 4, 7, 10, 40)) + "\n")
+    store = SQLiteConnection(name="store", path=str(tmp_path / "store.db"))
     with sqlite3.connect(tmp_path / "store.db") as db:
-        assert sorted(value for (value,) in db.execute("SELECT half FROM halves")) == [1, 2, 5]
+        db.execute("CREATE TABLE narrow (half varchar(1))")
+    targets = [Target(connection=store, table=("main", name)) for name in ("halves", "narrow")]
+    run_streaming_pipeline(
+        name=f"halves_{tmp_path.name}",
+        source=ObjectStoreLocalConnection(name="drop", path=str(inbox.parent), format="csv"),
+        source_query=inbox.name,
+        targets=targets,
+        transform_sql="SELECT cast(halved(id) AS text) AS half FROM source",
+        udfs=[halved],
+        transform_on_error="drop",
+        once=True,
+    )
+    with sqlite3.connect(tmp_path / "store.db") as db:
+        for table in ("halves", "narrow"):
+            assert sorted(int(value) for (value,) in db.execute(f"SELECT half FROM {table}")) == [1, 2, 5]
 
 
 def test_a_stream_of_toml_is_handed_its_functions(inbox: Path, tmp_path: Path) -> None:
@@ -197,13 +212,14 @@ def test_a_stream_of_toml_is_handed_its_functions(inbox: Path, tmp_path: Path) -
 
 
 def test_a_function_stands_in_front_of_a_window_and_an_aggregate_may_not(inbox: Path, tmp_path: Path) -> None:
-    (inbox / "a.csv").write_text("at,id\n2026-03-01T06:00:10Z,2\n2026-03-01T06:00:20Z,4\n2026-03-01T06:05:00Z,6\n")
+    times = {2: "06:00:10", 4: "06:00:20", 7: "06:00:30", 6: "06:05:00"}  # of 7 there is no half
+    (inbox / "a.csv").write_text("at,id\n" + "".join(f"2026-03-01T{at}Z,{n}\n" for n, at in times.items()))
     target = SQLiteConnection(name="store", path=str(tmp_path / "store.db"))
     window = Window(
         "tumbling", [Aggregation("sum", "total", "half")], duration_ms=60_000, event_time_column="at", group_by=()
     )
     sql = "SELECT at, halved(id) AS half FROM source"
-    consume(inbox, target, ("main", "per_minute"), sql, udfs=[halved], window=window)
+    consume(inbox, target, ("main", "per_minute"), sql, udfs=[halved], window=window, transform_on_error="drop")
     with sqlite3.connect(tmp_path / "store.db") as db:
         assert db.execute("SELECT total FROM per_minute ORDER BY window_start").fetchall() == [(3,)]
     with pytest.raises(InvalidSource, match=r"the aggregate vwap\(\) would depend on which rows share a batch"):

@@ -51,6 +51,7 @@ class CaptureGiver:
         self.stopping = threading.Event()
         self.is_caught_up = False
         self.held_bytes: int | None = None
+        self.held_limit: int | None = None
 
     @abstractmethod
     def _begin(self) -> None:

@@ -88,7 +88,8 @@ class CapturesTables(QueueStreams):
         """Changes that wait in files, and how much of its log the server keeps for the stream, if that is known."""
         if self._changes is None or self._spool is None:
             return ()
-        return (Lag(self._changes.part, self._spool.waiting_rows(), self._changes.held_bytes),)
+        changes = self._changes
+        return (Lag(changes.part, self._spool.waiting_rows(), changes.held_bytes, changes.held_limit),)
 
     def stop_receiving(self) -> None:
         """Let go of the source; what is not confirmed comes again."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from ematix_flow.backends.files_store import LocalStore, Store
 from ematix_flow.backends.files_store_s3 import S3Store
@@ -19,7 +20,7 @@ from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.columns import ColumnType, SmallInt
 from ematix_flow.declare.connection import Connection, IcebergConnection
-from ematix_flow.declare.redaction import display_url, scrub
+from ematix_flow.declare.redaction import REDACTED, display_url, scrub, url_secrets
 from ematix_flow.declare.server_address import server_address, url_scheme
 from ematix_flow.errors import ConnectionFailed, InvalidConnection, InvalidPlan, WriteConflict
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 _CATALOG_TYPES = {"path": "hadoop", "rest": "rest", "jdbc": "jdbc"}
 _DRIVERS = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
 """Schemes of URLs that can list tables, and the family of jars with their driver."""
+
+_ANSWER_S = 5.0
+
+_SECRETS = (".jdbc.password", ".token")
 
 _RUN = "ematix-flow.run"
 """The property of a snapshot that says which run made it."""
@@ -47,6 +52,7 @@ class _Catalog:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     driver: str | None = None
+    server: tuple[str, int] | None = None
 
 
 class IcebergDialect(LakeDialect):
@@ -123,6 +129,8 @@ class IcebergBackend(IcebergStreams):
             )
         for key, value in known.items():
             if value is not None:
+                if key in _SECRETS:
+                    hide_in_event_log(spark, prefix + key)
                 spark.conf.set(prefix + key, value)
 
     def name_of(self, table: TableRef) -> str:
@@ -133,6 +141,8 @@ class IcebergBackend(IcebergStreams):
             return self.store.exists(f"{self.folder_of(table)}/metadata")
         spark = self.spark()
         self.prepare(spark)
+        if ".connect." not in type(spark).__module__:
+            self._require_answer()
         try:
             return spark.catalog.tableExists(self.name_of(table))
         except Exception as exc:
@@ -141,6 +151,20 @@ class IcebergBackend(IcebergStreams):
             raise ConnectionFailed(
                 f"{place} cannot be used: {_cause(exc)}.",
                 fix="check that it runs, and the uri, user, password or token of the connection",
+            ) from exc
+
+    def _require_answer(self) -> None:
+        """Whether anybody listens where the catalog is said to be; Iceberg itself would try for a minute and more."""
+        if self.catalog.server is None:
+            return
+        try:
+            socket.create_connection(self.catalog.server, timeout=_ANSWER_S).close()
+        except OSError as exc:
+            given = self.connection
+            raise ConnectionFailed(
+                f"The {given.catalog} catalog of '{given.name}' does not answer at {display_url(given.uri or '')}: "
+                f"{exc.strerror or type(exc).__name__}.",
+                fix="start it, or mend the uri of the connection",
             ) from exc
 
     def remove(self, spark: SparkSession, table: TableRef) -> None:
@@ -228,6 +252,15 @@ class IcebergBackend(IcebergStreams):
         ]
 
 
+def hide_in_event_log(spark: Any, key: str) -> None:
+    """Let Spark hide the value of a session's setting in its event log.
+
+    The log has a session's settings with every job, and of these only such are hidden as the application has, too.
+    """
+    if ".connect." not in type(spark).__module__:
+        spark.sparkContext._jsc.sc().conf().set(key, REDACTED)
+
+
 def _cause(exc: Exception) -> str:
     """The line of Spark's error that says what is wrong, without the way there."""
     lines = [line.removeprefix(": ") for line in str(exc).splitlines() if line.startswith(": ")] or [str(exc)]
@@ -236,9 +269,16 @@ def _cause(exc: Exception) -> str:
 
 def _listed_by(connection: IcebergConnection) -> _Catalog:
     """The catalog of a connection, in the words of Iceberg's own settings."""
+    uri = connection.uri or ""
+    if (connection.catalog == "rest" or uri.startswith("jdbc:")) and url_secrets(uri.removeprefix("jdbc:")):
+        # An address becomes a setting that Spark shows in its UI and writes into its event log.
+        raise InvalidConnection(
+            f"IcebergConnection('{connection.name}'): a secret in this uri would be shown by Spark.",
+            fix="token= for a rest catalog, user= and password= for a jdbc one",
+        )
     if connection.catalog != "jdbc":
-        return _Catalog(f"ematix_flow_{digest(connection.identity())}", connection.uri)
-    uri, scheme = connection.uri or "", url_scheme((connection.uri or "").removeprefix("jdbc:")) or ""
+        return _Catalog(f"ematix_flow_{digest(connection.identity())}", connection.uri, server=_server_of(uri))
+    scheme = url_scheme(uri.removeprefix("jdbc:")) or ""
     driver = _DRIVERS.get(scheme)
     if uri.startswith("jdbc:"):
         return _Catalog(connection.catalog_name, uri, connection.user, connection.password, driver)
@@ -254,7 +294,18 @@ def _listed_by(connection: IcebergConnection) -> _Catalog:
         connection.user or address.user,
         connection.password or address.password,
         driver,
+        (address.host, address.port),
     )
+
+
+def _server_of(uri: str) -> tuple[str, int] | None:
+    """Host and port of a web address; None where it has none, or no port that can be."""
+    parts = urlsplit(uri)
+    try:
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return None
+    return (parts.hostname, port) if parts.hostname and port else None
 
 
 def partition_columns(described: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -343,7 +343,8 @@ def unknown_topic(topic: str, connection: str) -> BackendError:
     """A topic that is not there. It is never made on the way: somebody has to decide on partitions and retention."""
     return BrokerRefused(
         f"Kafka has no topic '{topic}' (connection '{connection}').",
-        fix=f"create it: kafka-topics.sh --create --topic {topic} --partitions N; or name another one with topic=",
+        fix=f"create it: kafka-topics.sh --create --topic {topic} --partitions N; or name another one: source_query= "
+        "of a stream, topic= of a target",
     )
 
 

@@ -131,7 +131,10 @@ class Stream:
         """One error of the library, as what a user can act on."""
         from botocore import exceptions as E
 
-        where, place = f"connection '{self.name}' (kinesis)", self.endpoint or f"in {self.region or 'its region'}"
+        where, place = (
+            f"connection '{self.name}' (kinesis)",
+            f"at {self.endpoint}" if self.endpoint else f"in {self.region or 'its region'}",
+        )
         if isinstance(error, E.NoRegionError):
             return ConnectionFailed("Kinesis needs a region.", where=where, fix="set region, or AWS_REGION")
         if isinstance(error, (E.NoCredentialsError, E.PartialCredentialsError)):

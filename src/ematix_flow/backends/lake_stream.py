@@ -8,6 +8,8 @@ checkpoint goes on where its targets are, as long as these hold whole commits.
 from __future__ import annotations
 
 import json
+import logging
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -22,10 +24,13 @@ from ematix_flow.errors import InvalidDeclaration, InvalidSource, StateIncompati
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
+
 BYTES_PER_ROW = 256
 """What a row is taken to weigh where Spark bounds a batch in bytes."""
 
 LATEST = "latest"
+_METADATA = re.compile(r"v(\d+)\.metadata\.json")
 
 
 class LakeStreams(LakeBackend):
@@ -60,6 +65,15 @@ class LakeStreams(LakeBackend):
                     f"The {self.system} table '{table}' does not exist in '{self.connection.name}'.",
                     fix="check the name (schema.table) and the path of the connection; a stream needs a table to read",
                 )
+
+    def identity(self, query: str) -> str | None:
+        """The id that the table was made with; another one of its name has another."""
+        with self.store.explained():
+            return self.id_of(self._named(query))
+
+    @abstractmethod
+    def id_of(self, table: TableRef) -> str | None:
+        """The id of a table that is there; None where it cannot be told."""
 
     def first_position(self, query: str) -> Any:
         """All rows of the table, then what is appended."""
@@ -132,6 +146,9 @@ class DeltaStreams(LakeStreams):
             return None
         if start.get("begins") == LATEST:
             return LATEST
+        read, now = start.get("table", start.get("reservoirId")), self.id_of(table)
+        if read is not None and now is not None and read != now:
+            raise self._lost(reading.query, "the table was deleted and made anew since")
         if start.get("isStartingVersion") or start.get("index", -1) >= 0:
             raise self._lost(reading.query, "they hold a part of a commit")
         version = int(start["version"] if "version" in start else start["reservoirVersion"])
@@ -149,6 +166,24 @@ class DeltaStreams(LakeStreams):
         if line["index"] < 0 and not line["isStartingVersion"]:
             return {"version": line["reservoirVersion"], "table": line["reservoirId"]}
         return line
+
+    def id_of(self, table: TableRef) -> str | None:
+        """What the first version says, as long as the log has it; a table that was made anew has one again."""
+        if 0 not in self._commits(table):
+            return None
+        with self.store.open(f"{self._log(table)}/{0:020d}.json") as file:
+            for line in file:
+                made = json.loads(line).get("metaData")
+                if made:
+                    return str(made["id"])
+        return None
+
+    def place_left(self, query: str, end: Any) -> Any:
+        """The first version that the log still has, when the next one is older."""
+        if end.get("isStartingVersion"):
+            return None  # the rest of the table as it was then; Spark says if that is gone
+        known, following = self._commits(self._named(query)), int(end.get("version", end.get("reservoirVersion")))
+        return {"version": min(known)} if following < min(known) else None
 
     def place_at(self, table: TableRef, when: datetime) -> Any:
         moment = int(when.timestamp() * 1000)
@@ -239,6 +274,43 @@ class IcebergStreams(LakeStreams):
                 f"'{query}' has rows from snapshots that have expired, and a stream sees only what snapshots add.",
                 fix="load the table once in a batch pipeline, and begin behind it: flow state reset NAME --from latest",
             )
+
+    def place_left(self, query: str, end: Any) -> Any:
+        """The oldest snapshot that is left, when the one that a position is in has expired."""
+        if end["snapshot_id"] < 0:
+            return None  # the table was empty
+        table = self._named(query)
+        if getattr(self.connection, "catalog", "path") == "path":
+            file = self._newest_metadata(table)
+            known = {one["snapshot-id"]: one["timestamp-ms"] for one in (file or {}).get("snapshots", ())}
+        else:
+            spark = self.spark()
+            self.prepare(spark)
+            known = {one["id"]: one["ms"] for one in self._line(spark, table)}
+        return {"ms": min(known.values())} if known and end["snapshot_id"] not in known else None
+
+    def id_of(self, table: TableRef) -> str | None:
+        """What Iceberg calls its UUID: in a folder the newest file of the table says it, elsewhere the catalog."""
+        if getattr(self.connection, "catalog", "path") != "path":
+            return self._told_by_catalog(table)
+        told = (self._newest_metadata(table) or {}).get("table-uuid")
+        return None if told is None else str(told)
+
+    def _newest_metadata(self, table: TableRef) -> Mapping[str, Any] | None:
+        folder = f"{self.folder_of(table)}/metadata"
+        versions = [int(found[1]) for name in self.store.children(folder) if (found := _METADATA.fullmatch(name))]
+        found = self.store.read_json(f"{folder}/v{max(versions)}.metadata.json") if versions else None
+        return found if isinstance(found, Mapping) else None
+
+    def _told_by_catalog(self, table: TableRef) -> str | None:
+        spark = self.spark()
+        self.prepare(spark)
+        try:
+            spark3 = spark._jvm.org.apache.iceberg.spark.Spark3Util  # type: ignore[union-attr]
+            return str(spark3.loadIcebergTable(spark._jsparkSession, self.name_of(table)).uuid())
+        except Exception as exc:  # a stream that runs needs no catalog for a moment; the next look will tell
+            log.debug("the id of '%s' is not known: %s", table, type(exc).__name__)
+            return None
 
     def place_at(self, table: TableRef, when: datetime) -> Any:
         return {"ms": int(when.timestamp() * 1000)}

@@ -91,6 +91,7 @@ class ChangesGiver(CaptureGiver):
         self._keeper: threading.Thread | None = None
         self._ended = threading.Event()
         self._has_warned = False
+        self.held_limit = capture.max_slot_bytes
 
     def _confirm(self, lsn: int) -> None:
         if self._replication is not None:
@@ -282,8 +283,9 @@ class ChangesGiver(CaptureGiver):
             return
         size = f"{known.held_bytes:,} of {most:,} bytes"
         if known.held_bytes < most:
-            if known.held_bytes >= WARN_AT * most and not self._has_warned:
-                self._has_warned = True
+            is_near = known.held_bytes >= WARN_AT * most
+            told, self._has_warned = self._has_warned, is_near
+            if is_near and not told:
                 log.warning("%s: the server keeps %s of its log for slot '%s'", capture.stream, size, capture.slot)
             return
         if capture.on_full_slot == "drop":

@@ -119,11 +119,17 @@ class StreamReading:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far a stream is behind in one part of a source (a partition, a shard), and what the source keeps for it."""
+    """How far a stream is behind in one part of a source (a partition, a shard), and what the source keeps for it.
+
+    Attributes:
+        held_bytes: How much the source keeps; None where it cannot tell.
+        held_limit: How much it may keep, as declared.
+    """
 
     part: str
     behind: int
     held_bytes: int | None = None
+    held_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -291,6 +297,15 @@ class TellsIdentity(Protocol):
 
     def identity(self, query: str) -> str | None:
         """What tells it from all others of its name; None when that is not known."""
+        ...
+
+
+@runtime_checkable
+class KnowsWhatIsLeft(Protocol):
+    """A source that forgets its beginning, and from which Spark cannot go on by itself once it has."""
+
+    def place_left(self, query: str, end: Any) -> Any:
+        """Where the oldest of what is left begins, if what came after a position is gone; None when it is all there."""
         ...
 
 

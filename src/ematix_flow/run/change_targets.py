@@ -234,6 +234,7 @@ class ChangeTarget(StreamTarget):
         if self.declared is not None:
             return {column.name: column for column in self.declared.columns}
         if live is None:
+            self._require_keys(keys, met)
             made = {name: met.get(name, Text()) for name in (*keys, *met)}
             return {
                 name: ColumnSpec(
@@ -256,6 +257,16 @@ class ChangeTarget(StreamTarget):
             for column in live.columns
             if column.name not in ours
         }
+
+    def _require_keys(self, keys: tuple[str, ...], met: Mapping[str, ColumnType]) -> None:
+        """Refuse to make a table by a key that no image has: every change would be skipped for want of it."""
+        missing = [key for key in keys if key not in met]
+        is_at_a_path = self.cdc.key_field is not None and len(keys) == 1
+        if met and missing and not is_at_a_path:
+            raise UnknownColumn(
+                f"The changes have no column {listed(missing)}, which is to be the key of {self.table}.",
+                fix=closest(missing[0], list(met)) or f"name its key with primary_key=; they have {listed(list(met))}",
+            )
 
     @property
     def _bounds_keys(self) -> bool:

@@ -47,6 +47,13 @@ def keeps_letters(spec: StreamSpec) -> bool:
     return late or spec.transform_on_error == "dlq" or spec.dead_letter_topic is not None or spec.dlq_store != "auto"
 
 
+def keeps_letters_here(spec: StreamSpec) -> bool:
+    """Whether its letters lie in a file of this machine. Every connection of the spec is an instance."""
+    if not keeps_letters(spec) or spec.dlq_store == "broker" or _topic(spec) is not None:
+        return False
+    return spec.state_store is None or spec.state_store.kind != "postgres"
+
+
 def letter_keeper(spec: StreamSpec, folder: CheckpointFolder) -> KeepsDeadLetters:
     """The letters of a stream, for those who look at them. Every connection of the spec is an instance.
 

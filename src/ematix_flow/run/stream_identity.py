@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.contracts.streams import SeeksPositions, TellsIdentity
+from ematix_flow.contracts.streams import KnowsWhatIsLeft, SeeksPositions, TellsIdentity
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.errors import LostMessages
 
@@ -29,6 +29,7 @@ class SourceIdentities:
     def __init__(self, spec: StreamSpec, folder: CheckpointFolder, backends: Mapping[str, Any]) -> None:
         self._spec, self._folder = spec, folder
         self._asked = {query: one for query, one in backends.items() if isinstance(one, TellsIdentity)}
+        self._backends = backends
         self._known: dict[str, str] = {}
         self._looked_at = 0.0
 
@@ -55,10 +56,45 @@ class SourceIdentities:
             start = {query: source.position_at(query, "earliest")}
             generation = self._folder.begin(generation.shape, start)
             known = {}
+        elif (moved := self._without_what_is_gone(generation)) is not generation:
+            generation, known = moved, {}
         self._known = {**known, **now}
         if self._known != known:
             self._folder.keep_identities(generation, self._known)
         self._looked_at = time.monotonic()
+        return generation
+
+    def _without_what_is_gone(self, generation: Generation) -> Generation:
+        """The generation to go on with, where a source has forgotten what comes next.
+
+        Raises:
+            LostMessages: (a ValueError) it has, and the stream is not to go on by itself, or cannot.
+        """
+        last = self._folder.newest(generation, "offsets")
+        if last is None:
+            return generation
+        for source, line in zip(self._spec.sources, self._folder.offsets(generation, last), strict=False):
+            backend = self._backends[source.query]
+            if line == "-" or not isinstance(backend, KnowsWhatIsLeft):
+                continue
+            left = backend.place_left(source.query, backend.position(line))  # type: ignore[attr-defined]
+            if left is None:
+                continue
+            # A batch that was only planned may be with some targets, and cannot be done again.
+            if not self._begins_anew or not self._folder.is_committed(generation, last):
+                raise LostMessages(
+                    f"'{source.query}' no longer knows what came right after batch {last} of the stream "
+                    f"'{self._spec.name}'.",
+                    fix="on_gap='continue' goes on with what is there, for a stream of one source and without windows; "
+                    f"flow state reset {self._spec.name} --from earliest reads all rows",
+                )
+            log.warning(
+                "%s: '%s' no longer knows what came right after batch %d; it goes on with what is there",
+                self._spec.name,
+                source.query,
+                last,
+            )
+            return self._folder.begin(generation.shape, {source.query: left})
         return generation
 
     def look(self) -> None:

@@ -176,13 +176,19 @@ def families(view: StreamView) -> Iterator[Metric]:
     held = GaugeMetricFamily(
         PREFIX + "source_held_bytes", "what a source keeps for the stream", labels=["pipeline", "source", "partition"]
     )
+    limit = GaugeMetricFamily(
+        PREFIX + "source_held_limit_bytes", "what a source may keep at most", labels=["pipeline", "source", "partition"]
+    )
     for source, parts in view.lag.items():
         for part in parts:
             lag.add_metric([*own, source, part.part], part.behind)
             if part.held_bytes is not None:
                 held.add_metric([*own, source, part.part], part.held_bytes)
+            if part.held_limit is not None:
+                limit.add_metric([*own, source, part.part], part.held_limit)
     yield lag
     yield held
+    yield limit
     durations = HistogramMetricFamily(
         PREFIX + "batch_duration_seconds", "how long batches took, to the last target", labels=["pipeline"]
     )

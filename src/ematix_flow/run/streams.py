@@ -20,6 +20,7 @@ from ematix_flow.contracts.runtime import RunHistory, RunStatus
 from ematix_flow.contracts.streams import EVENT_TIME, Gap, Receives, StreamBatch, StreamCounters, StreamsIn
 from ematix_flow.declare.stream import Lookup
 from ematix_flow.declare.stream_spec import StreamSpec
+from ematix_flow.declare.withheld import cause_without_values
 from ematix_flow.errors import (
     AlreadyRunning,
     ConnectionFailed,
@@ -32,7 +33,7 @@ from ematix_flow.errors import (
 )
 from ematix_flow.plan.stream import StreamPlan, plan_stream
 from ematix_flow.run.change_targets import stream_target
-from ematix_flow.run.dead_letters import keeps_letters, letter_box, rejecting
+from ematix_flow.run.dead_letters import keeps_letters, keeps_letters_here, letter_box, rejecting
 from ematix_flow.run.declared_lineage import stream_lineage
 from ematix_flow.run.loads import new_run_id, now
 from ematix_flow.run.places import lend_spark, needing_spark
@@ -196,7 +197,7 @@ class Stream:
             recorder.finish("failed", error=exc)
             lineage.finished("failed", self.counters.rows_written, error=exc)
             if isinstance(exc, FlowError):
-                raise exc.at(str(self.spec.where)) from exc.__cause__
+                raise exc.at(str(self.spec.where)) from cause_without_values(exc)
             raise
         result = self.result(stopped=stopped)
         status: RunStatus = "cancelled" if stopped else "succeeded"
@@ -254,7 +255,8 @@ class Stream:
         if self.spec.forgets and self._attempt == 1 and self._agree(targets):
             self.folder.forget()  # what a process left that was killed
         identities = SourceIdentities(self.spec, self.folder, by_query)
-        generation = identities.settled(self._generation(targets))
+        with explained():
+            generation = identities.settled(self._generation(targets))
         for target in targets:
             target.goes_back = generation.start is not None
         starts = self._starts(generation, targets, backlogs, backends)
@@ -367,6 +369,17 @@ class Stream:
                 f"Stream '{self.spec.name}': state_store= keeps a copy of a checkpoint on this machine, and this one "
                 f"is at {self.folder.place}.",
                 fix="keep one of them",
+            )
+        here = ["dead letters"] if keeps_letters_here(self.spec) else []
+        if self.spec.continue_on_target_failure and len(self.spec.targets) > 1:
+            here.append("rows that wait for a target")
+        if self.folder.is_remote and here:
+            log.warning(
+                "%s: its checkpoint is at %s, but %s stay on this machine, in %s",
+                self.spec.name,
+                self.folder.place,
+                " and ".join(here),
+                self.folder.path,
             )
 
     def _open(self, target: StreamTarget) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, functions as F
 
-from ematix_flow.backends.files_store import require_no_pattern
-from ematix_flow.backends.folder import FolderBackend
+from ematix_flow.backends.folder import refuse_patterns
 from ematix_flow.config.spark_place import spark_settings
 from ematix_flow.contracts.backend import Backend, KeepsBooks, RunsOnSpark, Settles, SpeaksSql, WritesFrames
 from ematix_flow.contracts.left_out import LeftOutFile, left_out_by, left_out_words
@@ -77,7 +76,7 @@ def run_on_spark(
                 )
             _refuse_files_out_of_reach(settings, source, target)
             if settings.engine == "native":
-                _refuse_patterns(plan, source, target)
+                refuse_patterns(plan, source, target)
             spark = open_session(needs, settings)
             fit_to_job(spark, size)
         observer.step(engine, "succeeded", "", (time.perf_counter() - began) * 1000)
@@ -240,18 +239,6 @@ def _refuse_files_out_of_reach(settings: SparkSettings, *backends: Any) -> None:
                 f"Spark Connect server at {shown(settings.remote)} cannot see.",
                 fix="run it where the files are: without a remote, or with engine='native'",
             )
-
-
-def _refuse_patterns(plan: BatchPlan, source: Backend, target: Any) -> None:
-    """The native engine finds nothing where a folder's name could be a pattern, and takes that for no rows."""
-    for backend in (source, target):
-        if backend.is_on_this_machine:
-            require_no_pattern(str(getattr(backend.connection, "path", "")))
-    if isinstance(source, FolderBackend) and plan.reading is not None:
-        for folder in source.folders_of(plan.reading.query, plan.reading.dialect):
-            require_no_pattern(folder)
-    if isinstance(target, FolderBackend):
-        require_no_pattern(target.folder_of(plan.table))
 
 
 def _needs(*backends: Any) -> SessionNeeds:

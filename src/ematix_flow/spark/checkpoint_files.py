@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from ematix_flow.contracts.session import SessionNeeds
+from ematix_flow.declare.withheld import HOW_TO_SEE
 from ematix_flow.errors import ConnectionFailed, MissingJar
 from ematix_flow.spark.failures import explain
 from ematix_flow.spark.jvm import HadoopFolder, java_name
@@ -144,7 +145,7 @@ class RemoteFiles:
             raise ConnectionFailed(
                 f"The checkpoint at {self._root} cannot be reached: {java_name(exc)}.",
                 fix="is the address right, and are endpoint and login of its store in [spark.conf], for example "
-                "spark.hadoop.fs.s3a.access.key? Spark's own report is under --debug",
+                f"spark.hadoop.fs.s3a.access.key? {HOW_TO_SEE}",
             ) from exc
 
     def uri(self, name: str) -> str:

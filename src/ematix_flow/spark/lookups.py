@@ -160,6 +160,10 @@ class Lookups:
                 self._judge(kept, kept.changed, rows, sql)
         return sql(rows, self._frames(spark))
 
+    def current(self, spark: SparkSession) -> dict[str, DataFrame]:
+        """The lookups as they are in this batch."""
+        return self._frames(spark)
+
     def _frames(self, spark: SparkSession, **instead: Snapshot) -> dict[str, DataFrame]:
         found = {}
         for kept in self._kept:
@@ -272,6 +276,10 @@ class WithLookups:
     def __call__(self, rows: DataFrame) -> DataFrame:
         """The result over one batch."""
         return self.lookups.over(rows, self.sql)
+
+    def failing(self, rows: DataFrame, row: str) -> DataFrame | None:
+        """As `StreamSql.failing`, with the lookups as they are in this batch."""
+        return self.sql.failing(rows, row, self.lookups.current(rows.sparkSession))
 
 
 def _query(lookup: Lookup, backend: Backend) -> SourceQuery:

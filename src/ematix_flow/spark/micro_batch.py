@@ -21,7 +21,7 @@ from ematix_flow.contracts import refusals
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.streams import StreamBatch, StreamCounters, TakesBatches
 from ematix_flow.declare.stream_spec import StreamSpec
-from ematix_flow.errors import BadMessages, FlowError, StateIncompatible, counted
+from ematix_flow.errors import BadMessages, FlowError, StateIncompatible, UnfitValue, counted
 from ematix_flow.spark.backlog import Backlog
 from ematix_flow.spark.batch import explained
 from ematix_flow.spark.payloads import BAD, RAW, UNKNOWN, Codec, Facts
@@ -237,16 +237,32 @@ class BatchWork:
                 return self._write_all(partial(self.rows, decoded), batch, pending)
             judged = self.judged(decoded)
             self._aside.put(judged, batch)
+            goes_to_several = len(self._targets) > 1 and self._transformed is not None and not self._fails_with_sql
+            if goes_to_several and (error := self._tried_sql(judged)) is not None:
+                # Before any of them has the batch: what one has cannot be taken out for a row that the next refuses.
+                judged = self._cleaned(judged, error, self._tried_sql, batch)
             try:
                 self._write_all(partial(self.rows, judged), batch, pending)
             except FlowError as exc:
                 # Another target may have the batch by now, and what it has cannot be taken out.
                 if len(self._targets) > 1 or not blames_rows(exc) or self._fails_with_sql:
                     raise
-                clean = self._aside.without_poison(judged, partial(self.try_out, pending[0]), batch)
+                clean = self._cleaned(judged, exc, partial(self.try_out, pending[0]), batch)
                 self._write_all(partial(self.rows, clean), batch, pending)
         finally:
             decoded.unpersist()
+
+    def _cleaned(
+        self, judged: DataFrame, error: FlowError, tried: Callable[[DataFrame], FlowError | None], batch: StreamBatch
+    ) -> DataFrame:
+        """The batch without the rows that something is wrong with which shows only when they are worked on."""
+        failing = getattr(self._transformed, "failing", None)
+        if failing is not None:
+            rest = self._aside.without_failing(judged, failing, error, batch)
+            if rest is not judged and tried(rest) is None:
+                return rest
+            judged = rest
+        return self._aside.without_poison(judged, tried, batch)
 
     def looked_at(self, messages: DataFrame) -> tuple[DataFrame, Facts]:
         """The decoded messages, when nothing more can be learned from them; kept by Spark until `unpersist`."""
@@ -275,6 +291,29 @@ class BatchWork:
                 raise
             return exc
         return None
+
+    def _tried_sql(self, decoded: DataFrame) -> FlowError | None:
+        """Transform good rows, and see whether every target could hold the result; what is wrong, if anything."""
+        assert self._transformed is not None
+        try:
+            with explained():
+                made = self._transformed(decoded.where(F.col(BAD).isNull()))
+                made.write.format("noop").mode("overwrite").save()
+                for target in self._misfitting:
+                    reason = target.misfit(made)
+                    found = None if reason is None else made.where(reason.isNotNull()).select(reason).first()
+                    if found is not None:
+                        return UnfitValue(str(found[0]))
+        except FlowError as exc:
+            if not blames_rows(exc):
+                raise
+            return exc
+        return None
+
+    @property
+    def _misfitting(self) -> Sequence[TakesBatches]:
+        """The targets that are asked about rows when SQL is tried out."""
+        return [target for target in self._targets if target.is_known]
 
     def judged(self, decoded: DataFrame) -> DataFrame:
         """The decoded rows with a reason where one is bad, or fits a target's columns not; transforms speak later."""

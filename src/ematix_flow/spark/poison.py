@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ematix_flow.errors import DuplicateKeys, EngineFailed, FlowError, LateArrival, UdfFailed, UnfitValue
+from ematix_flow.errors import DuplicateKeys, EngineFailed, FlowError, LateArrival, StepFailed, UdfFailed, UnfitValue
 
 _ROW_ERRORS = (UnfitValue, DuplicateKeys, LateArrival, UdfFailed)
 _ROW_CONDITIONS = (
-    *("[DIVIDE_BY_ZERO", "[REMAINDER_BY_ZERO", "[INVALID_ARRAY_INDEX", "[INVALID_INDEX_OF_ZERO"),
+    *("[DIVIDE_BY_ZERO", "[REMAINDER_BY_ZERO", "[INTERVAL_DIVIDED_BY_ZERO"),
     *("[MAP_KEY_DOES_NOT_EXIST", "[SCALAR_SUBQUERY_TOO_MANY_ROWS", "[USER_RAISED_EXCEPTION"),
 )
 
@@ -18,7 +18,7 @@ Unit = TypeVar("Unit")
 
 def blames_rows(exc: FlowError) -> bool:
     """Whether an error is one of rows. Any other is the target's or the declaration's, and no row is to blame."""
-    if isinstance(exc, EngineFailed):
+    if isinstance(exc, (EngineFailed, StepFailed)):
         return any(condition in str(exc.__cause__) for condition in _ROW_CONDITIONS)
     return isinstance(exc, _ROW_ERRORS)
 

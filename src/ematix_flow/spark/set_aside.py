@@ -29,6 +29,8 @@ _BUCKETS, _MOST_BUCKETS = 1024, 16
 """Into how many parts a batch is cut to find what spoils it, twice; and how many may be found before all else counts as
 spoiled. A replay looks at every letter by itself."""
 
+_ROW, _FAILS = "__row", "__fails"
+
 
 class JudgesRows(Protocol):
     """A target that can say of a row that it will not take it."""
@@ -111,6 +113,35 @@ class SetAside:
             self._counters.add(rows_dropped=dropped)
             log.warning("%s: %s dropped", self._spec.name, counted(dropped, "message"))
 
+    def without_failing(
+        self,
+        judged: DataFrame,
+        failing: Callable[[DataFrame, str], DataFrame | None],
+        error: FlowError,
+        batch: StreamBatch,
+    ) -> DataFrame:
+        """Set the rows aside that SQL can tell it fails for, and give the batch with a reason for each of them.
+
+        Args:
+            failing: Gives what a column holds in such rows; None when that cannot be asked.
+            error: What the SQL had against the first of them.
+        """
+        named = judged.withColumn(_ROW, F.xxhash64(*_place()))
+        try:
+            asked = failing(named.where(F.col(BAD).isNull()), _ROW)
+            found = None if asked is None else asked.distinct().toArrow()
+        except Exception:  # whatever it is: rows are tried out then, which says the same or finds them
+            log.debug("%s: the rows that fail are searched for", self._spec.name, exc_info=True)
+            return judged
+        if found is None or not found.num_rows:
+            return judged
+        fails = judged.sparkSession.createDataFrame(found).withColumn(_FAILS, F.lit(True))
+        marked = named.join(fails, _ROW, "left")
+        is_new = F.col(BAD).isNull() & F.coalesce(_FAILS, F.lit(False))
+        reason = F.when(is_new, F.lit(short_error(error.message))).otherwise(F.col(BAD))
+        self.put(marked.where(is_new).withColumn(BAD, reason).drop(_ROW, _FAILS), batch)
+        return marked.withColumn(BAD, reason).drop(_ROW, _FAILS)
+
     def without_poison(
         self, judged: DataFrame, tried: Callable[[DataFrame], FlowError | None], batch: StreamBatch
     ) -> DataFrame:
@@ -148,5 +179,9 @@ def _sizes(rows: DataFrame, bucket: Column) -> dict[int, int]:
 
 def _bucket(level: int) -> Column:
     """A number that follows from where a message lay and what it says."""
-    place = [F.col(f"{MESSAGE}.{name}") for name in ("source", "_partition", "_offset")]
-    return F.pmod(F.xxhash64(F.lit(level), *place, F.col(RAW)), F.lit(_BUCKETS))
+    return F.pmod(F.xxhash64(F.lit(level), *_place()), F.lit(_BUCKETS))
+
+
+def _place() -> list[Column]:
+    """Where a message lay and what it says."""
+    return [*(F.col(f"{MESSAGE}.{name}") for name in ("source", "_partition", "_offset")), F.col(RAW)]

@@ -144,13 +144,12 @@ class StatefulWork(BatchWork):
             decoded = {query: self._judged(frame, batch) for query, frame in kept.items()}
             rows = {query: self._good(frame) for query, frame in decoded.items()}
             try:
-                stepped = self._steps.step(rows, batch)
+                with explained():  # what Spark says of a row is ours to judge
+                    stepped = self._steps.step(rows, batch)
             except FlowError as exc:
                 if self._transformed is None or not self._sets_aside or not blames_rows(exc):
                     raise
-                clean = {
-                    query: self._aside.without_poison(frame, self._tried_sql, batch) for query, frame in decoded.items()
-                }
+                clean = {query: self._cleaned(frame, exc, self._tried_sql, batch) for query, frame in decoded.items()}
                 rows = {query: self._good(frame) for query, frame in clean.items()}
                 stepped = self._steps.step(rows, batch)
             self._finish(stepped, rows, batch, pending)
@@ -177,15 +176,9 @@ class StatefulWork(BatchWork):
         rows = decoded.where(F.col(BAD).isNull())
         return rows if self._transformed is None else self._transformed(rows)
 
-    def _tried_sql(self, decoded: DataFrame) -> FlowError | None:
-        try:
-            with explained():
-                self._good(decoded).write.format("noop").mode("overwrite").save()
-        except FlowError as exc:
-            if not blames_rows(exc):
-                raise
-            return exc
-        return None
+    @property
+    def _misfitting(self) -> Sequence[TakesBatches]:
+        return ()  # what a window makes of rows is theirs, not the rows
 
     # ── after the step ───────────────────────────────────────────────────────────────────────────────────────────────
 

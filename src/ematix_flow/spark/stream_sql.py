@@ -6,15 +6,16 @@ What a broker says of a message (`_offset`, `_event_ts`, …) can be named; `*` 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from ematix_flow.backends.files_sql import FolderQuery, folder_query
 from ematix_flow.contracts.streams import HIDDEN_COLUMNS
 from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.errors import InvalidSource, closest, listed
+from ematix_flow.spark.failing_rows import NotByRow, asked_of_each_row
 from ematix_flow.spark.row_wise import carrying, require_row_wise
 
 if TYPE_CHECKING:
@@ -70,8 +71,27 @@ class StreamSql:
 
     def __call__(self, rows: DataFrame, lookups: Mapping[str, DataFrame] | None = None) -> DataFrame:
         """The result over one batch."""
+        return self._over(rows, lookups, self._run)
+
+    def failing(self, rows: DataFrame, row: str, lookups: Mapping[str, DataFrame] | None = None) -> DataFrame | None:
+        """What stands in a column of the rows that the SQL fails for; None when that cannot be asked of it."""
+        if self._run is not None:
+            return None  # a function of the user's own fails for as many rows as it was given
+        views = [view for view, ref in self._query.views.items() if ref.name.lower() == SOURCE]
+        try:
+            return self._over(rows, lookups, asked_of_each_row(views, row), (row,))
+        except NotByRow:
+            return None
+
+    def _over(
+        self,
+        rows: DataFrame,
+        lookups: Mapping[str, DataFrame] | None,
+        run: Callable[[SparkSession, str], DataFrame] | None,
+        more: Sequence[str] = (),
+    ) -> DataFrame:
         spark = rows.sparkSession
-        shown = [name for name in rows.columns if not name.startswith("__")]
+        shown = [*(name for name in rows.columns if not name.startswith("__")), *more]
         shown += [name for name in self._carried if name not in shown]
         offered = rows.select(*[_quoted(n) for n in shown if n not in HIDDEN_COLUMNS or n in self.named])
         frames = {SOURCE: offered, **(lookups or {})}
@@ -79,7 +99,7 @@ class StreamSql:
         try:
             for view, name in views.items():
                 frames[next(known for known in frames if known.lower() == name)].createOrReplaceTempView(view)
-            return self._query.frame(spark, self._run)
+            return self._query.frame(spark, run)
         finally:
             for view in views:
                 spark.catalog.dropTempView(view)
