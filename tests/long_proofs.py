@@ -91,10 +91,14 @@ PATTERNS = (
     # Servers that take minutes to build where nothing of them is there yet.
     r"test_files_contract\.py::Test(Gcs|Azure)Files::",
     r"test_files_(gcs|azure)\.py::",
+    r"test_runlog_contract\.py::.*\[(gcs|azure)",
+    r"test_runlog_stores\.py::test_(gcs|azure)_is_found",
     r"test_kinesis_client\.py::test_shards_that_were_split_or_merged",
     r"test_core\.py::test_kinesis_batches_keep_their_limits_and_children_follow_their_parents",
     # Servers and Java machines of their own.
     r"tests/stream/test_(broker_away|restarts|cdc_debezium)\.py::",
+    r"tests/stream/test_seed_commands\.py::test_(a_declared|a_document_is_run|one_topic)",
+    r"tests/stream/test_lake_sources\.py::test_(a_delta_table_that_was_made_anew|an?_\w+_table_whose_)",
     r"tests/stream/test_avro\.py::test_messages_wait_for_a_registry_that_is_away",
     r"tests/stream/test_consume_cli\.py::test_all_streams_of_a_module_run_beside_each_other",
     r"tests/stream/test_supervisor\.py::test_a_stream_survives_the_death_of_its_java_machine",

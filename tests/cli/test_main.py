@@ -55,6 +55,23 @@ def test_help_is_fast_and_loads_nothing_heavy() -> None:
     assert not others & commands, "the help must not import the commands it lists"
 
 
+@pytest.mark.parametrize(
+    ("told", "words", "is_there"),
+    [
+        ({"EMATIX_FLOW_BANNER": "1"}, ("run", "--module", "not_there", "x"), True),
+        ({"EMATIX_FLOW_BANNER": "1"}, ("list", "--module", "not_there"), False),
+        ({"EMATIX_FLOW_BANNER": "1", "EMATIX_FLOW_NO_BANNER": "1"}, ("run", "--module", "not_there", "x"), False),
+        ({}, ("run", "--module", "not_there", "x"), False),
+    ],
+)
+def test_long_work_says_what_is_running_where_that_is_asked_for(
+    told: dict[str, str], words: tuple[str, ...], is_there: bool, tmp_path: Path
+) -> None:
+    done = flow(*words, env={**os.environ, **told}, cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"ematix-flow {__version__}\n") is is_there
+
+
 def test_a_command_imports_only_its_own_file() -> None:
     program = "import sys; from ematix_flow.cli.main import main; main(['runs', '--help']); print(sorted(sys.modules))"
     asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

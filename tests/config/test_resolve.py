@@ -315,6 +315,14 @@ def test_settings_have_defaults_and_spark_options_come_as_text(project: Path) ->
     assert dict(settings.spark.conf) == {"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "4"}
 
 
+@pytest.mark.parametrize("said", ["lots", "4", "4 g", "0g", "4gb"])
+def test_an_amount_of_memory_that_java_does_not_take_is_told_before_it_starts(project: Path, said: str) -> None:
+    write(project / ".ematix-flow.toml", f'[spark]\ndriver_memory = "{said}"\n')
+    with pytest.raises(InvalidConfig, match="no amount of memory") as caught:
+        project_settings()
+    assert caught.value.where == "./.ematix-flow.toml [spark]"
+
+
 def test_an_unknown_field_of_an_entry_names_file_and_entry(project: Path) -> None:
     write(project / ".ematix-flow.toml", '[connections.a]\nurl = "sqlite:///a.db"\ntimout = 3\n')
     with pytest.raises(InvalidConnection) as caught:

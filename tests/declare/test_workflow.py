@@ -53,6 +53,12 @@ def test_upstreams_are_names_declared_pipelines_and_registered_functions() -> No
     assert pipeline.order_for_run_due(["report", "orders", "raw"]) == ["raw", "orders", "report"]
 
 
+def test_conditions_are_for_workflows() -> None:
+    with pytest.raises(WrongDeclarationType, match=r"AnyOf\('raw', 'bills'\)") as refused:
+        declare("report", depends_on=AnyOf("raw", "bills"))
+    assert "triggered_by=" in str(refused.value.fix)
+
+
 def test_a_function_that_nobody_registered_is_no_upstream() -> None:
     with pytest.raises(WrongDeclarationType, match="depends_on"):
         declare("report", depends_on=[lambda: None])
@@ -257,12 +263,13 @@ def test_a_workflow_has_its_jobs_in_the_order_of_their_dependencies() -> None:
 
 
 def test_triggers_are_a_name_a_list_or_a_condition() -> None:
-    for name in ("a", "b", "c"):
+    for name in ("a", "b", "c", "d", "e", "f"):
         declare(name)
-    first = ematix.workflow(name="first", jobs=["a"], triggered_by="b")
-    second = ematix.workflow(name="second", jobs=["b"], triggered_by=["a", first])
-    third = ematix.workflow(name="third", jobs=["c"], triggered_by=AnyOf("a", AllOf("first", "b")))
+    first = ematix.workflow(name="first", jobs=["c"], triggered_by="b")
+    second = ematix.workflow(name="second", jobs=["d"], triggered_by=["a", first])
+    third = ematix.workflow(name="third", jobs=["e"], triggered_by=AnyOf("a", AllOf("first", "b")))
     check_graph()
+    assert ematix.workflow(name="fourth", jobs=["f"], triggered_by=second).triggered_by == AllOf("second")
     assert first.triggered_by == AllOf("b")
     assert second.triggered_by == AllOf("a", "first")
     assert third.upstreams == ("a", "first", "b")
@@ -362,6 +369,32 @@ def test_workflows_do_not_wait_for_each_other() -> None:
     ematix.workflow(name="w", jobs=["b"], triggered_by="v")
     with pytest.raises(InvalidDeclaration, match="cycle: v → w → v"):
         check_graph()
+
+
+@pytest.mark.parametrize(
+    "triggers",
+    [
+        [("w", "a", "a")],
+        [("w", "a", AnyOf("a", "ext"))],
+        [("v", "a", "b"), ("w", "b", "a")],
+        [("u", "a", "b"), ("v", "b", AllOf("u", "a")), ("w", "c", "v")],
+    ],
+)
+def test_a_workflow_that_would_start_itself_for_ever_is_refused(triggers: list[tuple[str, str, Any]]) -> None:
+    for name in ("a", "b", "c", "ext"):
+        declare(name)
+    for name, job, trigger in triggers:
+        ematix.workflow(name=name, jobs=[job], triggered_by=trigger)
+    with pytest.raises(InvalidDeclaration, match="triggered by what it starts, '[ab]'.* would never come to rest"):
+        check_graph()
+
+
+@pytest.mark.parametrize("options", [{"triggered_by": AllOf("a", "ext")}, {"triggered_by": "a", "schedule": "@daily"}])
+def test_a_workflow_that_also_waits_for_something_else_may_run_what_triggers_it(options: dict[str, Any]) -> None:
+    declare("a")
+    declare("ext")
+    ematix.workflow(name="w", jobs=["a"], **options)
+    check_graph()
 
 
 def test_a_workflow_and_a_pipeline_do_not_share_a_name() -> None:

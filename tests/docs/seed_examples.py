@@ -13,16 +13,6 @@ from pathlib import Path
 EXAMPLES = Path(__file__).resolve().parent / "examples"
 SEEDS = Path(__file__).resolve().parents[3] / "shared" / "seeds"
 
-LATER = (
-    # Streams: the command is a later part of the project.
-    "flow consume",
-    # The orchestrator: `flow run-due` with its run log, alerters and metrics.
-    "flow run-due",
-    "--run-log <url>",
-    "pip install ematix-flow\nflow run-due",
-)
-"""How blocks begin that belong to parts which are not there yet."""
-
 NOT_OURS = ("███████╗", "pip install ematix-flow\n", "use ematix_flow_core", "cargo run", "# Build the Rust workspace")
 """How blocks begin that show no use of this project: a logo, an installation, another program."""
 

@@ -87,6 +87,7 @@ def test_neither_a_secret_nor_a_value_is_left_anywhere(
             time.sleep(0.1)
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=30) == 0
+        project.until(lambda: '"running"' not in project.flow("runs", "list", "--json").stdout)
         told = {
             # What a pipeline prints itself goes to the terminal as it is, and into files without secrets.
             "what was printed": project.said().replace(f"my password is {SECRET}", ""),
@@ -99,6 +100,10 @@ def test_neither_a_secret_nor_a_value_is_left_anywhere(
                 path.read_text(errors="replace") for path in (tmp_path / ".ematix-flow").rglob("*") if path.is_file()
             ),
         }
+        for name in ("bad", "shouts"):
+            failed = project.flow("run", "--module", "flows", name, "--debug", code=1)
+            told[f"traceback of {name}"] = failed.stderr.replace(f"my password is {SECRET}", "")
+            assert "Traceback" in told[f"traceback of {name}"] and failed.stdout == ""
         for run in json.loads(told["runs"]):
             told[f"run {run['pipeline']}"] = project.flow("runs", "show", run["run_id"], "--json").stdout
         assert "failed" in told["alerts"] and "good" in told["runs"] and "claim-token" in told["process lists"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -12,19 +14,21 @@ import pytest
 
 from ematix_flow import AllOf, Annotated, AnyOf, BigInt, connect, ematix, pipeline, pk
 from ematix_flow.contracts.orchestration import AlertEvent, LastRun, Slot
+from ematix_flow.contracts.run_context import current_run
 from ematix_flow.contracts.runtime import RunRecord
 from ematix_flow.errors import InvalidConfig, StaleLease
-from ematix_flow.orchestrate import control
+from ematix_flow.orchestrate import backfill, control, workflow_run
 from ematix_flow.orchestrate.backfill import plan_backfill, run_backfill
 from ematix_flow.orchestrate.desk import Desk
 from ematix_flow.orchestrate.freshness import check_freshness
+from ematix_flow.orchestrate.outcomes import Outcome
 from ematix_flow.orchestrate.recovery import recover, remind, take
 from ematix_flow.orchestrate.run_due import run_due, run_due_with_dag, run_due_with_dag_detailed
 from ematix_flow.orchestrate.scheduler import _Room
 from ematix_flow.orchestrate.work import Lease, Work
 from ematix_flow.plan.cron import Schedule
 from ematix_flow.plan.graph import Upstream, gate
-from ematix_flow.run.registered import orchestrated
+from ematix_flow.run.registered import Orchestrated, orchestrated
 from ematix_flow.run.runlogs.in_process import forget_process_log
 from ematix_flow.run.runlogs.memory import InMemoryRunLog
 from ematix_flow.testing.registry import isolated_registry
@@ -237,6 +241,25 @@ def test_a_workflow_that_somebody_asks_for_runs_whatever_triggers_it() -> None:
     assert run_due(orchestrated(), store, Telling(), now=at(minutes=1)).fired == (), "once"
 
 
+def test_workflows_that_wait_for_what_has_just_run_do_so_in_the_same_call() -> None:
+    for name in ("orders", "report", "mail", "late"):
+        pipeline.register(name=name, schedule="0 6 * * *" if name == "orders" else None)(lambda: None)
+    ematix.workflow(name="evening", jobs=["mail"], triggered_by="morning")
+    ematix.workflow(name="morning", jobs=["report"], triggered_by="orders")
+    ematix.workflow(name="never", jobs=["late"], triggered_by=AllOf("orders", "late"))
+    store = InMemoryRunLog()
+    result = run_due(orchestrated(), store, Telling(), now=at(seconds=10))
+    assert [one.name for one in result.fired] == ["orders", "morning", "evening"]
+    assert run_due(orchestrated(), store, Telling(), now=at(seconds=20)).fired == ()
+
+
+def test_a_new_pipeline_has_missed_nothing_however_wide_the_first_look_is() -> None:
+    pipeline.register(name="quarters", schedule="*/15 * * * *")(lambda: None)
+    store = InMemoryRunLog()
+    result = run_due(orchestrated(), store, Telling(), now=SIX, interval_s=3600)
+    assert [one.name for one in result.fired] == ["quarters"] and result.missed == ()
+
+
 def test_pipelines_by_name_from_code() -> None:
     pipeline.register(name="a", schedule=None)(lambda: {"rows": 1})
     pipeline.register(name="b", schedule=None, depends_on=["a"])(lambda: 5)
@@ -299,24 +322,21 @@ def test_a_backfill_again_applies_a_time_once_more_and_never_appends_it(tmp_path
     ematix.workflow(name="both", jobs=["load", "add"], schedule="0 6 * * *")
     entries, store = {entry.name: entry for entry in orchestrated()}, InMemoryRunLog()
 
-    def filled(*, again: bool) -> list[str]:
-        ended: list[str] = []
-        plan = plan_backfill(entries["load"], store, SIX, at(days=2), again=again, now=at(days=9))
-        stop, work = threading.Event(), Work(store, Telling())
-        run_backfill(plan, entries["load"], work, stop=stop, told=lambda slot, end: ended.append(end.status))
-        return ended
+    def loaded(*, again: bool) -> list[str]:
+        ended = filled(entries["load"], store, Telling(), SIX, at(days=2), again=again)
+        return [outcome.status for outcome in ended]
 
     with connect("place") as db:
         db.execute("CREATE TABLE raw (id BIGINT, amount BIGINT)")
         db.execute("INSERT INTO raw VALUES (1, 10)")
-        assert filled(again=False) == ["succeeded"] * 2
+        assert loaded(again=False) == ["succeeded"] * 2
         db.execute("UPDATE raw SET amount = 11")
-        assert filled(again=False) == []
+        assert loaded(again=False) == []
         assert db.fetch_scalar_int("SELECT amount FROM orders") == 10
-        assert filled(again=True) == ["succeeded"] * 2
+        assert loaded(again=True) == ["succeeded"] * 2
         assert db.fetch_scalar_int("SELECT amount FROM orders") == 11
         db.execute("DROP TABLE raw")
-        assert filled(again=True) == ["failed"] * 2
+        assert loaded(again=True) == ["failed"] * 2
         (failed, _), _ = store.list_runs(status="failed")
         db.execute("CREATE TABLE raw (id BIGINT, amount BIGINT)")
         db.execute("INSERT INTO raw VALUES (1, 12)")
@@ -326,6 +346,159 @@ def test_a_backfill_again_applies_a_time_once_more_and_never_appends_it(tmp_path
     for name in ("add", "both"):
         with pytest.raises(InvalidConfig, match="'add' appends"):
             plan_backfill(entries[name], store, SIX, at(days=2), again=True, now=at(days=9))
+
+
+def test_the_retry_of_a_backfill_comes_although_its_wait_is_longer_than_a_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backfill, "_LEASE_S", 0.4)
+    tries: list[datetime | None] = []
+
+    @pipeline.register(
+        name="p",
+        schedule="0 6 * * *",
+        retry={"max_attempts": 2, "backoff": "fixed", "base_secs": 1, "max_total_secs": 5},
+    )
+    def body() -> None:
+        tries.append(None)
+        raise RuntimeError("boom")
+
+    (entry,), store = orchestrated(), InMemoryRunLog()
+    (outcome,) = filled(entry, store, Telling(), SIX, at(hours=1))
+    assert (outcome.status, outcome.attempt_count, outcome.gave_up) == ("failed", 2, True)
+    assert len(tries) == 2
+    (slot,) = store.slots("p")
+    store.move_slot(replace(slot, first_failed_at=at(days=-9), attempt=0), expected="failed")
+    del tries[:]
+    filled(entry, store, Telling(), SIX, at(hours=1))
+    assert len(tries) == 2, "what retries may take begins anew"
+
+
+def test_a_time_that_is_run_again_says_nothing_about_how_the_schedule_is_doing() -> None:
+    is_broken = False
+
+    @pipeline.register(name="p", schedule="0 6 * * *", retry={"max_attempts": 2, "backoff": "fixed", "base_secs": 0})
+    def body() -> None:
+        if is_broken:
+            raise RuntimeError("boom")
+
+    pipeline.register(name="after", schedule=None, depends_on=["p"])(lambda: None)
+    store, heard = InMemoryRunLog(), Heard()
+    telling = Telling([heard], log=store)
+    entries = {entry.name: entry for entry in orchestrated()}
+    run_due(orchestrated(), store, telling, now=at(seconds=1))
+    before, slots = store.last_runs(), store.slots("after")
+    assert before["p"].last_success_slot == SIX
+    is_broken = True
+    (failed,) = filled(entries["p"], store, telling, SIX, at(hours=1), again=True)
+    assert failed.status == "failed"
+    assert (store.attempts(), store.last_runs()) == ({}, before), "the schedule goes on"
+    is_broken = False
+    (done,) = filled(entries["p"], store, telling, SIX, at(hours=1), again=True)
+    assert done.status == "succeeded"
+    assert (store.attempts(), store.last_runs(), store.slots("after")) == ({}, before, slots)
+    assert ("recovered", "p") not in heard.events
+
+
+def test_a_time_that_was_to_be_run_again_and_was_not_is_run_again_by_the_schedule() -> None:
+    applied: list[str] = []
+
+    @pipeline.register(name="p", schedule="0 6 * * *", idempotent=True)
+    def body() -> None:
+        run = current_run()
+        assert run is not None
+        applied.append(str(run.facts.get("logical_run")))
+        if len(applied) == 2:
+            raise KeyboardInterrupt
+
+    (entry,), store = orchestrated(), InMemoryRunLog()
+    run_due([entry], store, Telling(), now=at(seconds=1))
+    with pytest.raises(KeyboardInterrupt):
+        filled(entry, store, Telling(), SIX, at(hours=1), again=True)
+    run_due([entry], store, Telling(), now=at(seconds=9))
+    assert applied[0] == "None"
+    assert applied[1] == applied[2]
+    assert "again" in applied[1]
+
+
+def test_times_of_a_workflow_take_turns_and_its_jobs_know_what_they_are_part_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workflow_run, "_PATIENCE_S", 0.0)
+    seen: list[Any] = []
+
+    @pipeline.register(name="job", schedule=None)
+    def job() -> None:
+        run = current_run()
+        assert run is not None
+        seen.append(run.facts.get("logical_run"))
+        time.sleep(0.05)
+
+    ematix.workflow(name="all", jobs=["job"], schedule="0 6 * * *")
+    entries, store = {entry.name: entry for entry in orchestrated()}, InMemoryRunLog()
+    ended = filled(entries["all"], store, Telling(), SIX, at(days=3), parallel=3)
+    assert [outcome.status for outcome in ended] == ["succeeded"] * 3
+    assert [outcome.status for outcome in filled(entries["all"], store, Telling(), SIX, at(hours=1), again=True)] == [
+        "succeeded"
+    ]
+    assert seen[:3] == [None] * 3
+    assert "2026-03-01T06:00:00Z again backfill-" in seen[3]
+
+
+def test_another_attempt_of_a_workflow_repeats_no_job_that_is_done() -> None:
+    ran: list[str] = []
+
+    def body(name: str) -> None:
+        ran.append(name)
+        if name in ("left", "right") and ran.count(name) == 1:
+            raise OSError("not yet")
+
+    for name, after in (("first", []), ("left", ["first"]), ("right", ["first"]), ("last", ["left", "right"])):
+        pipeline.register(name=name, schedule=None, depends_on=after)(lambda name=name: body(name))
+    jobs = ["first", "left", "right", "last"]
+    ematix.workflow(name="all", jobs=jobs, schedule="0 6 * * *", retry={"max_attempts": 3})
+    entries, store = {entry.name: entry for entry in orchestrated()}, InMemoryRunLog()
+    for minute in range(3):
+        run_due(orchestrated(), store, Telling(), now=at(minutes=minute, seconds=1))
+    assert ran == ["first", "left", "right", "left", "right", "last"]
+    filled(entries["all"], store, Telling(), SIX, at(hours=1), again=True)
+    assert ran[6:] == jobs, "a time that is run again is run as a whole"
+
+
+def test_a_run_that_is_over_cannot_be_paused_and_names_are_known_by_what_they_did() -> None:
+    pipeline.register(name="orders", schedule="0 6 * * *")(lambda: None)
+    store = InMemoryRunLog()
+    assert not control.is_known(store, "orders")
+    run_due(orchestrated(), store, Telling(), now=SIX)
+    assert control.is_known(store, "orders") and not control.is_known(store, "order")
+    (record,), _ = store.list_runs(pipeline="orders")
+    with pytest.raises(InvalidConfig, match="is over: it succeeded"):
+        control.pause_run(store, record.run_id, is_paused=True)
+
+
+def filled(
+    entry: Orchestrated,
+    store: InMemoryRunLog,
+    telling: Telling,
+    start: datetime,
+    end: datetime,
+    *,
+    again: bool = False,
+    parallel: int = 1,
+) -> list[Outcome]:
+    """How each time of a backfill ended."""
+    ended: list[Outcome] = []
+    plan = plan_backfill(entry, store, start, end, again=again, now=at(days=9))
+    work = Work(store, telling)
+    run_backfill(
+        plan,
+        entry,
+        work,
+        parallel=parallel,
+        stop=threading.Event(),
+        told=lambda slot, outcome: ended.append(outcome),
+    )
+    return ended
 
 
 def test_a_breach_is_told_until_it_was_heard_and_again_to_those_who_want_to_be_reminded() -> None:

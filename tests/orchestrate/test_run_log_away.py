@@ -78,8 +78,6 @@ class OwnServer:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[OwnServer]:
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(0o755)  # the database's own user must pass
     home = tmp_path / "postgres"
     server = postgres.start(home)
     try:

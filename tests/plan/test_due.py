@@ -90,6 +90,14 @@ def test_a_pipeline_that_was_seen_and_never_ran_has_a_past_since_then() -> None:
     assert due(DueRule(SIX), utc(2026, 3, 1, 6, 0, 10), None, first_seen=utc(2026, 3, 1, 6, 0, 10)).slots
 
 
+def test_nothing_is_missed_of_the_time_before_a_pipeline_was_first_seen() -> None:
+    now = utc(2026, 3, 1, 6, 50)
+    found = due(DueRule(QUARTERS), now, None, interval_s=3600, first_seen=now)
+    assert found == DueSlots((utc(2026, 3, 1, 6, 45),))
+    found = due(DueRule(QUARTERS), now, None, interval_s=3600, first_seen=utc(2026, 3, 1, 6, 20))
+    assert (found.slots, found.missed_from, found.missed) == ((utc(2026, 3, 1, 6, 45),), utc(2026, 3, 1, 6, 30), 1)
+
+
 def test_a_year_of_missed_minutes_is_not_counted_out() -> None:
     found = due(DueRule(Schedule("* * * * *")), utc(2027, 3, 1), utc(2026, 3, 1))
     assert found.slots == (utc(2027, 3, 1),) and found.missed == MOST_COUNTED
@@ -183,10 +191,13 @@ def test_whoever_looks_finds_a_slot_or_a_report_for_every_time_since_the_first_l
         looked.append(now)
         reported += Desk(entries, store).write_down_due(now, interval_s)  # each look is another process's
     slots = [slot.at for slot in store.slots("p", limit=100_000)]
-    since = start - timedelta(seconds=interval_s)
-    for t in fires(expression, zone, start - timedelta(hours=2), end):
-        if since < t <= max(looked):
+    times = fires(expression, zone, start - timedelta(hours=2), end)
+    for t in times:
+        if start < t <= max(looked):
             assert t in slots or any(one.first <= t <= one.last for one in reported), t
+    just_before = [t for t in times if start - timedelta(seconds=interval_s) < t <= start]
+    assert not just_before or just_before[-1] in slots, "it is of the first interval"
+    assert all(one.first > start for one in reported), "what nobody knew of was not missed"
     store.close()
 
 

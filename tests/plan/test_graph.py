@@ -11,9 +11,9 @@ from hypothesis import given
 
 from ematix_flow.contracts.orchestration import LastRun
 from ematix_flow.declare.dependencies import find_cycle
-from ematix_flow.declare.trigger import AllOf, AnyOf
+from ematix_flow.declare.trigger import AllOf, AnyOf, trigger_met
 from ematix_flow.plan.cron import Schedule
-from ematix_flow.plan.graph import Graph, Upstream, gate, trigger_met
+from ematix_flow.plan.graph import Graph, Upstream, gate
 from tests.plan.cron_model import utc
 
 SHOP = Graph({"report": ["orders", "stock"], "orders": ["raw"], "stock": ["raw"], "raw": [], "mail": ["report"]})

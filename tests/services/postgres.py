@@ -17,6 +17,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -94,7 +95,22 @@ class PostgresServer:
         try:
             yield self.url_of(name)
         finally:
+            self._let_slots_go(name)
             self.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _let_slots_go(self, database: str) -> None:
+        """End whoever still receives changes of a database: one with an active slot cannot be dropped, not even so."""
+        import psycopg
+
+        ended = (
+            "SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots"
+            " WHERE database = %s AND active_pid IS NOT NULL"
+        )
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for _ in range(100):
+                if connection.execute(ended, (database,)).fetchone() == (0,):
+                    return
+                time.sleep(0.05)
 
 
 def shared_server(folder: RunFolder) -> PostgresServer:
@@ -135,6 +151,7 @@ def start(home: Path) -> PostgresServer:
     owner = _owner()
     if owner is not None:
         os.chown(home, owner.pw_uid, owner.pw_gid)
+        _let_pass(home)
     secret = home / "password"
     secret.write_text(PASSWORD)
     secret.chmod(0o644)
@@ -159,6 +176,13 @@ def start(home: Path) -> PostgresServer:
     raise AssertionError("unreachable")
 
 
+def _let_pass(home: Path) -> None:
+    """Folders of tests are their owner's alone, and the database's user must get to its own below them."""
+    for folder in home.parents:
+        if folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode & 0o777 | 0o011)
+
+
 def stop(home: Path) -> None:
     """Stop the server in `home`; nothing to do when none was started or it is gone."""
     if (home / "data" / "postmaster.pid").exists():
@@ -168,6 +192,8 @@ def stop(home: Path) -> None:
 
 def restart(home: Path) -> None:
     """Let the server in `home` crash and come back on its port, with its data."""
+    if _owner() is not None:
+        _let_pass(home)  # another run of tests may have closed the folder above
     _call(["pg_ctl", "-D", str(home / "data"), "-m", "immediate", "-w", "-t", "60", "restart"], home)
 
 

@@ -273,17 +273,17 @@ def test_a_folder_that_cannot_be_had_is_a_warning(
 
 
 def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert is_capture_wanted(default=True) and not is_capture_wanted(default=False)
-    monkeypatch.setenv("EMATIX_FLOW_CAPTURE_LOGS", "0")
-    assert not is_capture_wanted(default=True)
-    monkeypatch.setenv("EMATIX_FLOW_CAPTURE_LOGS", "1")
-    assert is_capture_wanted(default=False)
-    with kept_output("by-hand", default=False):
+    monkeypatch.delenv("EMATIX_FLOW_CAPTURE_LOGS", raising=False)
+    assert is_capture_wanted()
+    with kept_output("seen"):
         print("kept")
-    monkeypatch.delenv("EMATIX_FLOW_CAPTURE_LOGS")
-    with kept_output("unseen", default=False):
+    monkeypatch.setenv("EMATIX_FLOW_CAPTURE_LOGS", "1")
+    assert is_capture_wanted()
+    monkeypatch.setenv("EMATIX_FLOW_CAPTURE_LOGS", "0")
+    assert not is_capture_wanted()
+    with kept_output("unseen"):
         print("not kept")
-    assert read_run_logs("by-hand") == "kept\n" and not log_file("unseen").exists()
+    assert read_run_logs("seen") == "kept\n" and not log_file("unseen").exists()
 
 
 def test_the_default_folder_is_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:

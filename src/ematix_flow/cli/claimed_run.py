@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def run_claimed(args: Namespace, console: Console) -> int:
     """Do the work of the claim and give it back. 0 when it succeeded, or when it was no longer this worker's to do."""
-    if is_capture_wanted(default=True):
+    if is_capture_wanted():
         take_descriptors()
     store = claimable(from_url(run_log_url(args.run_log_url or args.run_log_path)))
     if store is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
+from ematix_flow.cli.declared import add_module, load
 from ematix_flow.config.edit import set_connection
 from ematix_flow.config.handles import connection_health
-from ematix_flow.config.loader import load_module
 from ematix_flow.config.resolve import ListedConnection, listed_connections, resolve
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import ConnectionFailed, FlowError, InvalidConfig
@@ -59,7 +59,7 @@ def configure(parser: CommandParser) -> None:
 def run(args: Namespace, console: Console) -> int:
     """Do the subcommand that was parsed; 0 when it worked, 2 when a connection does not answer."""
     if getattr(args, "module", None):
-        load_module(args.module)
+        load(args.module)
     if args.connections_command == "list":
         return _list(console)
     if args.connections_command == "check":
@@ -162,4 +162,4 @@ def _as_json(item: ListedConnection) -> dict[str, Any]:
 
 
 def _add_module(parser: CommandParser) -> None:
-    parser.add_argument("--module", metavar="M", help="also know the connections that this module declares")
+    add_module(parser, required=False, what="also know the connections that this module declares")

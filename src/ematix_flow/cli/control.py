@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.cli.declared import declared_entry
+from ematix_flow.cli.declared import add_module, declared_entry
 from ematix_flow.cli.run_log_options import add_run_log, run_log_for_reading
 from ematix_flow.errors import InvalidConfig, counted
 
@@ -32,7 +32,7 @@ def configure(parser: CommandParser) -> None:
         parser.add_argument("name", metavar="RUN", help="the run's id, or the beginning of it")
     else:
         parser.add_argument("name", metavar="NAME", help="the pipeline's or workflow's name")
-        parser.add_argument("--module", metavar="M", help="the module that declares it; then a wrong name is noticed")
+        add_module(parser, required=False, what="the module that declares it; then a wrong name is noticed")
     if command == "pause":
         parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the others")
     add_run_log(parser, may_be_off=False)
@@ -47,6 +47,8 @@ def run(args: Namespace, console: Console) -> int:
         declared_entry(args.module, args.name)
     with controlled(args) as store:
         said: dict[str, Any] = {"name": args.name}
+        if args.command != "cancel" and not args.module and not control.is_known(store, args.name):
+            console.warning(f"nothing in the run log is named '{args.name}'; with --module M a wrong name is noticed")
         if args.command == "retry":
             slot = control.retry(store, args.name)
             at = f"{slot.at:%Y-%m-%dT%H:%M:%SZ}" if slot is not None else None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentParser, Namespace
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ematix_flow.config.loader import load_module
+from ematix_flow.config.loader import load_modules
 from ematix_flow.declare import registry
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.registry import Declared
@@ -17,14 +17,24 @@ if TYPE_CHECKING:
     from ematix_flow.run.registered import Orchestrated
 
 
-def add_module(parser: ArgumentParser) -> None:
-    """`--module M`, required."""
-    parser.add_argument(
-        "--module",
-        required=True,
-        metavar="M",
-        help="module that declares the pipelines, seen from the working directory",
-    )
+class _Modules(Action):
+    """Several modules become one text, with commas between: what a worker is told, too."""
+
+    def __call__(
+        self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
+
+
+def add_module(
+    parser: ArgumentParser,
+    *,
+    required: bool = True,
+    what: str = "module that declares the pipelines, seen from the working directory; may be given several times",
+) -> None:
+    """`--module M`, once or several times; all that they declare is one graph."""
+    parser.add_argument("--module", required=required, action=_Modules, metavar="M", help=what)
 
 
 def add_name(parser: ArgumentParser, what: str) -> None:
@@ -33,9 +43,9 @@ def add_name(parser: ArgumentParser, what: str) -> None:
 
 
 def load(module: str) -> None:
-    """Import the user's module, so that its declarations are known."""
+    """Import the user's module, or those with commas between, so that its declarations are known."""
     with prints_on_stderr():
-        load_module(module)
+        load_modules([name for part in module.split(",") if (name := part.strip())] or [module])
 
 
 def prints_on_stderr() -> redirect_stdout[TextIO]:

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.cli.declared import load
+from ematix_flow.cli.declared import add_module, load
 from ematix_flow.declare import registry
 from ematix_flow.errors import UnknownName, closest, listed
 
@@ -27,9 +27,7 @@ def add_stream(parser: ArgumentParser) -> None:
         metavar="CONFIG.toml|NAME",
         help=f"a TOML file (default {DEFAULT_FILE}), or with --module the name of a stream",
     )
-    parser.add_argument(
-        "--module", metavar="M", help="module that declares the stream, seen from the working directory"
-    )
+    add_module(parser, required=False, what="module that declares the stream, seen from the working directory")
     parser.add_argument("--checkpoint", metavar="DIR", help="where it remembers how far it is, instead of as declared")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ematix_flow.cli.declared import add_module, load
 from ematix_flow.declare.redaction import display_url, scrub
 from ematix_flow.errors import FlowError, UnsupportedBackend
 
@@ -56,7 +57,7 @@ class Finding:
 
 def configure(parser: CommandParser) -> None:
     """The module whose connections are asked too."""
-    parser.add_argument("--module", metavar="M", help="also ask the connections that this module declares")
+    add_module(parser, required=False, what="also ask the connections that this module declares")
     parser.add_argument(
         "--timeout", type=_seconds, default=10.0, metavar="S", help="seconds a connection may take (default 10)"
     )
@@ -69,8 +70,6 @@ def configure(parser: CommandParser) -> None:
 def run(args: Namespace, console: Console) -> int:
     """Look at everything; 1 when something fails."""
     if args.module:
-        from ematix_flow.cli.declared import load
-
         load(args.module)
     machine = list(machine_findings())
     connections = connection_findings(timeout_s=args.timeout)

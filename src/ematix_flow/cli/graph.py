@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.cli.declared import prints_on_stderr
-from ematix_flow.config.loader import load_modules
+from ematix_flow.cli.declared import add_module, load
 from ematix_flow.declare.trigger import TriggerOp
 from ematix_flow.errors import UnknownName, closest, listed
 
@@ -23,13 +22,7 @@ FORMATS = ("text", "json", "mermaid", "dot")
 
 def configure(parser: CommandParser) -> None:
     """The modules, how it is drawn, and a name in the middle of what is drawn."""
-    parser.add_argument(
-        "--module",
-        required=True,
-        action="append",
-        metavar="M",
-        help="module that declares the pipelines, seen from the working directory; may be given several times",
-    )
+    add_module(parser)
     parser.add_argument("--format", dest="drawing", choices=FORMATS, default="text", help="how it is drawn")
     parser.add_argument("name", nargs="?", metavar="NAME", help="only this pipeline or workflow and what belongs to it")
     parser.say(
@@ -40,8 +33,7 @@ def configure(parser: CommandParser) -> None:
 
 def run(args: Namespace, console: Console) -> int:
     """Draw the graph."""
-    with prints_on_stderr():
-        load_modules(args.module)
+    load(args.module)
     picture = _picture(args.name)
     if console.is_json or args.drawing == "json":
         console.json(picture.to_dict())

@@ -19,7 +19,7 @@ def configure(parser: CommandParser) -> None:
     parser.add_argument("--tail", type=_count, metavar="N", help="only the last N lines")
     parser.add_argument("--follow", "-f", action="store_true", help="go on until the run has ended")
     parser.say(
-        "Output is kept of runs that the scheduler starts, and of others with EMATIX_FLOW_CAPTURE_LOGS=1, in\n"
+        "Output is kept of every run that a command or a scheduler starts, unless EMATIX_FLOW_CAPTURE_LOGS=0, in\n"
         "$EMATIX_FLOW_LOGS_DIR or ~/.ematix-flow/logs of the machine that ran them; for 30 days.",
         example="flow logs 7f3a91c2 --tail 20\nflow logs 7f3a91c2 --follow",
         then="flow runs show 7f3a91c2   how the run ended",

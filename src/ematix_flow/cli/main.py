@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
 
 FINE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+_BANNER_COMMANDS = frozenset({"run", "run-due", "scheduler", "consume"})
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,23 @@ def _run(file: CommandFile, args: Namespace) -> int:
     from ematix_flow.cli.log_lines import log_lines
 
     console = _console(args)
-    with log_lines(console, debug=args.debug):
+    if _has_banner(args):
+        console.note(_name_and_version(), "dim")
+    with log_lines(console, debug=args.debug, is_daemon=args.command == "scheduler"):
         return file.run(args, console)
+
+
+def _has_banner(args: Namespace) -> bool:
+    """Whether the first line of the story says what is running: for people at a terminal, and where it is asked for."""
+    if args.command not in _BANNER_COMMANDS or os.environ.get("EMATIX_FLOW_NO_BANNER") == "1":
+        return False
+    return os.environ.get("EMATIX_FLOW_BANNER") == "1" or (sys.stderr.isatty() and not args.json)
+
+
+def _name_and_version() -> str:
+    from ematix_flow._version import __version__
+
+    return f"ematix-flow {__version__}"
 
 
 def _console(args: Namespace) -> Console:
@@ -172,8 +188,6 @@ def _split_at_command(argv: list[str]) -> tuple[list[str], list[str]]:
 
 def front_parser() -> CommandParser:
     """The parser of everything in front of the command; its help is the table of commands."""
-    from ematix_flow._version import __version__
-
     width = max(len(command.name) for command in COMMANDS)
     table = "\n".join(f"  {command.name:<{width}}  {command.help}" for command in COMMANDS)
     parser = CommandParser(
@@ -181,7 +195,7 @@ def front_parser() -> CommandParser:
         usage="flow <command> [options]",
         description="Declarative data pipelines in Python, run by Spark or pushed down into the database.",
     )
-    parser.add_argument("--version", action="version", version=f"ematix-flow {__version__}", help="print the version")
+    parser.add_argument("--version", action="version", version=_name_and_version(), help="print the version")
     parser.say(
         f"commands:\n{table}",
         example="flow run --module my_pipelines sync_customers",
@@ -191,12 +205,12 @@ def front_parser() -> CommandParser:
 
 
 def show_traceback() -> None:
-    """What `--debug` adds to an error, without secrets."""
-    import traceback
+    """What `--debug` adds to an error, without secrets and values of rows. Called where it was caught."""
+    from ematix_flow.cli.tracebacks import traceback_text
 
-    from ematix_flow.declare.redaction import scrub
-
-    sys.stderr.write(scrub(traceback.format_exc()))
+    caught = sys.exc_info()[1]
+    if caught is not None:
+        sys.stderr.write(traceback_text(caught))
 
 
 def _sentence(words: str) -> str:

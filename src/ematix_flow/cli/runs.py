@@ -72,8 +72,7 @@ def _ask_for(args: Namespace, console: Console) -> int:
 
     with controlled(args) as store:
         if args.action in ("pause", "resume"):
-            record = control.known_run(store, args.run_id)
-            store.set_pause(record.run_id, args.action == "pause")
+            record = control.pause_run(store, args.run_id, is_paused=args.action == "pause")
             said, text = {"status": f"{args.action}_requested"}, f"{record.run_id}: {args.action} requested"
         else:
             step = getattr(args, "from_step", None)

@@ -80,10 +80,12 @@ def run(args: Namespace, console: Console) -> int:
         raise InvalidConfig(f"A scheduler cannot work without its run log. {exc.message}", fix=exc.fix) from exc
     if store is None:
         raise InvalidConfig(
-            "A scheduler needs a run log that can hold claims.", fix="one in SQLite, PostgreSQL, MySQL or DuckDB"
+            "A scheduler needs a run log that can hold claims.", fix="one in SQLite, PostgreSQL or MySQL"
         )
-    if url.startswith("memory://"):
-        raise InvalidConfig("A run log in memory is not seen by workers.", fix="sqlite:///path or postgresql://…")
+    if url.startswith(("memory://", "duckdb://")):
+        store.close()
+        where = "in memory" if url.startswith("memory://") else "in DuckDB, which gives a file to one process,"
+        raise InvalidConfig(f"A run log {where} is not seen by workers.", fix="sqlite:///path or postgresql://…")
     module = WatchedModule(args.module, partial(load, args.module))
     executor = executor_from_url(args.executor)
     if "${" in written_run_log(chosen) and args.executor.startswith(("k8s://", "lambda://")):

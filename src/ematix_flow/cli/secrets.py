@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ematix_flow.cli.declared import load
+from ematix_flow.cli.declared import add_module, load
 from ematix_flow.config.project import project_file, user_file
 from ematix_flow.config.secrets import expand
 from ematix_flow.declare.redaction import scrub
@@ -51,7 +51,7 @@ def configure(parser: CommandParser) -> None:
         help="a reference, or a TOML file with connections; without it both settings files",
     )
     test.add_argument("--show", action="store_true", help="print the secret of a reference")
-    test.add_argument("--module", metavar="M", help="also know the resolvers that this module registers")
+    add_module(test, required=False, what="also know the resolvers that this module registers")
     test.say(
         "Variables: VAULT_ADDR, VAULT_TOKEN · AWS_REGION and the usual login of AWS ·\n"
         "GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_CLOUD_PROJECT · AZURE_KEY_VAULT_URL and the usual login of Azure",

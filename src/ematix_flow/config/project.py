@@ -7,6 +7,7 @@ in it: an entry is only judged when it is used, so one broken entry never distur
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -150,10 +151,20 @@ def _spark(value: object, place: str) -> SparkSettings:
         master=_text(table.get("master"), "master", place),
         remote=_text(table.get("remote"), "remote", place),
         engine=_mover(table.get("engine"), place),
-        driver_memory=_text(table.get("driver_memory"), "driver_memory", place),
+        driver_memory=_memory(table.get("driver_memory"), place),
         conf=dict(_flat(conf, place)),
         short_job=_truth(table["short_job"], "short_job", place) if "short_job" in table else None,
     )
+
+
+def _memory(value: object, place: str) -> str | None:
+    """What Java takes for the size of its heap; it would say no more than that it could not be created."""
+    said = _text(value, "driver_memory", place)
+    if said is not None and not re.fullmatch(r"[1-9][0-9]*[kmgtKMGT]", said):
+        raise InvalidConfig(
+            f"driver_memory = {said!r} is no amount of memory.", where=place, fix='write "4g" or "512m"'
+        )
+    return said
 
 
 def _flat(conf: Mapping[str, object], place: str, prefix: str = "") -> list[tuple[str, str]]:

@@ -224,7 +224,7 @@ def _gcp() -> Store:
         raise MissingSecret(
             "No login for Google is known.",
             tried=("GOOGLE_APPLICATION_CREDENTIALS", "gcloud auth application-default login", "the machine's own"),
-            fix="export GOOGLE_APPLICATION_CREDENTIALS=/path/of/key.json",
+            fix="put the path of a key file into GOOGLE_APPLICATION_CREDENTIALS",
         ) from exc
     named = os.environ.get("GOOGLE_CLOUD_PROJECT") or project
     return GCPSecretManagerResolver(secretmanager.SecretManagerServiceClient(credentials=credentials), named)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ematix_flow.declare import registry
 from ematix_flow.declare.registry import SourceLocation
+from ematix_flow.declare.trigger import TriggerOp, trigger_met
 from ematix_flow.errors import InvalidDeclaration, WrongDeclarationType, closest, listed
 
 
@@ -18,6 +19,11 @@ def upstream_names(written: Any) -> tuple[str, ...]:
     """Names of upstreams, given as names, as declared pipelines, or as functions that were registered."""
     if written is None:
         return ()
+    if isinstance(written, TriggerOp):
+        raise WrongDeclarationType(
+            f"depends_on= takes pipelines and their names, all of which must have succeeded, not {written!r}.",
+            fix="a list of them; AllOf(...) and AnyOf(...) are for triggered_by= of a workflow",
+        )
     entries = [written] if isinstance(written, str) or callable(written) else list(written)
     return tuple(dict.fromkeys(pipeline_name("depends_on", entry) for entry in entries))
 
@@ -87,6 +93,30 @@ def check_graph() -> None:
     cycle = find_cycle(edges)
     if cycle is not None:
         raise _cyclic(cycle, (pipelines.get(cycle[0]) or workflows[cycle[0]]).where)
+    _refuse_circles({name: entry.thing for name, entry in workflows.items()})
+
+
+def _refuse_circles(workflows: Mapping[str, Any]) -> None:
+    """Refuse a workflow whose own jobs, or what they trigger in turn, are all that it takes to start it again."""
+    owner = {job: name for name, workflow in workflows.items() for job in workflow.jobs}  # the later one's
+    unclocked = {name: one for name, one in workflows.items() if one.triggered_by is not None and one.schedule is None}
+    for name, workflow in unclocked.items():
+        done: set[str] = set()
+        started = {name}
+        while started:
+            done |= started | {job for job, by in owner.items() if by in started}
+            started = {
+                other
+                for other, one in unclocked.items()
+                if other not in done and trigger_met(one.triggered_by, done.__contains__)
+            }
+        if trigger_met(workflow.triggered_by, done.__contains__):
+            own = listed(sorted(done & {*workflow.upstreams}))
+            raise InvalidDeclaration(
+                f"Workflow '{name}' is triggered by what it starts, {own}, and would never come to rest.",
+                where=str(workflow.where),
+                fix="triggered_by= names what runs without it",
+            )
 
 
 def find_cycle(edges: Mapping[str, Iterable[str]], *, begin: Iterable[str] | None = None) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Union
 
@@ -68,3 +69,15 @@ class AnyOf(TriggerOp):
     """Met when at least one member is."""
 
     kind = "any"
+
+
+def trigger_met(trigger: TriggerOp | str, succeeded_since: Callable[[str], bool]) -> bool:
+    """Whether a condition is met, when `succeeded_since` tells it of every name.
+
+    >>> trigger_met(AllOf("orders", AnyOf("eu", "us")), {"orders", "us"}.__contains__)
+    True
+    """
+    if isinstance(trigger, str):
+        return succeeded_since(trigger)
+    members = (trigger_met(member, succeeded_since) for member in trigger.members)
+    return all(members) if trigger.kind == "all" else any(members)

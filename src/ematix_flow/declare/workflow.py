@@ -132,7 +132,7 @@ def _trigger(said: str, written: Any) -> TriggerOp | None:
     """A name, a list (all of them), or a condition."""
     if written is None or isinstance(written, TriggerOp):
         return written
-    names = [written] if isinstance(written, str) or callable(written) else written
+    names = [written] if isinstance(written, str | Workflow) or callable(written) else written
     if not isinstance(names, Sequence):
         raise InvalidDeclaration(f"{said}: triggered_by= takes names, AllOf(...) and AnyOf(...), not {written!r}.")
     return AllOf(*(one if isinstance(one, TriggerOp) else _leaf(said, one) for one in names))

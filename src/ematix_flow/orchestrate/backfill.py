@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -14,6 +13,7 @@ from uuid import uuid4
 from ematix_flow.contracts.orchestration import RunLog, Slot
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.errors import InvalidConfig
+from ematix_flow.orchestrate.heartbeat import Heartbeat
 from ematix_flow.orchestrate.identity import worker_name
 from ematix_flow.orchestrate.outcomes import Outcome
 from ematix_flow.orchestrate.recovery import give_back, take
@@ -105,14 +105,18 @@ def run_backfill(
     stop: threading.Event,
     told: Callable[[Slot, Outcome], None],
 ) -> None:
-    """Run the slots. Loads into one table take turns, since a table has one writer; bare functions run side by side."""
+    """Run the slots. Bare functions run side by side.
+
+    Loads into one table take turns, since a table has one writer, and so do runs of a workflow, whose jobs run one at a
+    time wherever they are asked for.
+    """
     work.store.add_slots(plan.to_run)
     turn = threading.Lock()
 
     def one(slot: Slot) -> None:
         if stop.is_set():
             return
-        takes_turns = isinstance(entry.thing, Pipeline) or slot.backfill is None
+        takes_turns = isinstance(entry.thing, Pipeline) or bool(entry.jobs) or slot.backfill is None
         with turn if takes_turns else nullcontext():
             told(slot, _run_one(entry, work, slot, stop, plan.again))
 
@@ -129,21 +133,24 @@ def _run_one(entry: Orchestrated, work: Work, slot: Slot, stop: threading.Event,
         return Outcome(entry.name, "unstarted", reason=holder)
     try:
         lease = Lease(token, _LEASE_S, _LEASE_S / 3)
-        is_anew = again is not None
+        is_first = True
         while True:
             stored = next(iter(store.slots(entry.name, since=slot.at, until=slot.at)), slot)
-            ready = replace(slot, status="pending", attempt=stored.attempt, run_id=stored.run_id, reason=None)
-            if is_anew:  # what became of it before has no say in it
-                ready, is_anew = Slot(slot.pipeline, slot.at, backfill=slot.backfill), False
+            ready = replace(stored, status="pending", eligible_at=None, reason=None)
+            if is_first:  # the time that retries may take begins now
+                ready = replace(ready, first_failed_at=None)
+            if is_first and again is not None:  # what became of it before has no say in it
+                ready = Slot(slot.pipeline, slot.at, backfill=slot.backfill)
+            is_first = False
             if stored.status != "pending" or stored.attempt != ready.attempt:
                 # Failed, superseded, or left by a process that is gone: its claim is ours now.
                 store.move_slot(ready, expected=stored.status, expected_attempt=stored.attempt, token=token)
             outcome = work.run_slot(entry, ready, lease, again=again)
             if outcome.status != "failed" or outcome.retry_at is None:
                 return outcome
-            while not stop.is_set() and (wait_s := (outcome.retry_at - work.now()).total_seconds()) > 0:
-                time.sleep(min(wait_s, 0.5))
-            if stop.is_set():
-                return outcome
+            wait_s = max(0.0, (outcome.retry_at - work.now()).total_seconds())
+            with Heartbeat(store, token, lease_s=lease.lease_s, every_s=lease.heartbeat_s):
+                if stop.wait(wait_s):
+                    return outcome
     finally:
         give_back(store, token)

@@ -12,6 +12,7 @@ from ematix_flow.errors import InvalidConfig, UnknownName
 from ematix_flow.watch.telling import told_of_failures
 
 _RECENT = 100
+_ENDS = {"succeeded": "it succeeded", "failed": "it failed", "cancelled": "it was cancelled"}
 
 
 def retry(store: RunLog, name: str) -> Slot | None:
@@ -62,6 +63,12 @@ def resume(store: RunLog, name: str) -> bool:
     return was_paused
 
 
+def is_known(store: RunLog, name: str) -> bool:
+    """Whether the run log has ever heard of it."""
+    heard_of = (store.last_slots, store.last_runs, store.attempts, store.paused)
+    return any(name in look() for look in heard_of) or store.list_runs(pipeline=name, limit=1)[1] > 0
+
+
 def cancel(store: RunLog, run_id: str) -> RunRecord:
     """Ask a run to stop: it is interrupted within seconds, or before its next step where that is not possible.
 
@@ -69,10 +76,20 @@ def cancel(store: RunLog, run_id: str) -> RunRecord:
         UnknownName: (a KeyError) There is no such run.
         InvalidConfig: It is over already.
     """
-    record = known_run(store, run_id)
-    if record.finished_at is not None or record.status not in ("requested", "running", "paused"):
-        raise InvalidConfig(f"Run '{record.run_id}' is over: it {record.status}.")
+    record = _open_run(store, run_id)
     store.request_cancel(record.run_id)
+    return record
+
+
+def pause_run(store: RunLog, run_id: str, *, is_paused: bool) -> RunRecord:
+    """Ask one run to wait before its next step, or to go on.
+
+    Raises:
+        UnknownName: (a KeyError) There is no such run.
+        InvalidConfig: It is over already.
+    """
+    record = _open_run(store, run_id)
+    store.set_pause(record.run_id, is_paused)
     return record
 
 
@@ -85,6 +102,13 @@ def known_run(store: RunLog, run_id: str) -> RunRecord:
     record = store.get_run(run_id)
     if record is None:
         raise UnknownName(f"No run has the id '{run_id}'.", fix="`flow runs list` shows the recent ones")
+    return record
+
+
+def _open_run(store: RunLog, run_id: str) -> RunRecord:
+    record = known_run(store, run_id)
+    if record.finished_at is not None or record.status not in ("requested", "running", "paused"):
+        raise InvalidConfig(f"Run '{record.run_id}' is over: {_ENDS.get(record.status, record.status)}.")
     return record
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ematix_flow.contracts.orchestration import AttemptState, LastRun, RunLog, Slot
+from ematix_flow.declare.trigger import trigger_met
 from ematix_flow.plan.cron import Schedule
 from ematix_flow.plan.due import due_slots
-from ematix_flow.plan.graph import Graph, Upstream, gate, trigger_met
+from ematix_flow.plan.graph import Graph, Upstream, gate
 from ematix_flow.plan.retries import longest_window_s
 from ematix_flow.run.registered import Orchestrated
 
@@ -100,6 +101,13 @@ class Desk:
                     found.append(Slot(entry.name, at))
         self.add(found)
         return [one for one in missed if self._is_news(one, now)]
+
+    def write_down_triggered(self) -> list[str]:
+        """Write down the slots of workflows whose triggers have come about since; the names of those that were new."""
+        latest, last_runs = self.log.last_slots(), self.log.last_runs()
+        waiting = [one for one in self.entries.values() if one.due is None and one.triggered_by is not None]
+        slots = [(one.name, self._triggered(one, latest.get(one.name), last_runs)) for one in waiting]
+        return [slot.pipeline for slot in self.add([Slot(name, at) for name, at in slots if at is not None])]
 
     def _is_news(self, missed: Missed, now: datetime) -> bool:
         """Told once, by whoever looks first."""

@@ -95,8 +95,23 @@ def run_due(
         told.missed.append(MissedEvent(missed.name, missed.count, missed.first, missed.last))
     recover(desk, telling, worker, lease_s=LEASE_S, now=now)
     _run_requests(desk, Work(store, telling, history=history), worker, told, stop)
-    _run_waiting(desk, Work(store, telling, clock=_from(now), history=history), worker, told, now, stop)
+    work = Work(store, telling, clock=_from(now), history=history)
+    _run_waiting(desk, work, worker, told, now, stop)
+    # Workflows that wait for what has just run: the next call may be a day away.
+    for _ in desk.entries:
+        triggered = _triggered_meanwhile(desk)
+        if not triggered or (stop is not None and stop.is_set()):
+            break
+        _run_waiting(desk, work, worker, told, now, stop, only=triggered)
     return told.result()
+
+
+def _triggered_meanwhile(desk: Desk) -> list[str]:
+    try:
+        return desk.write_down_triggered()
+    except Exception as exc:  # the run log does not answer: they are found at the next call
+        log.warning("the run log does not answer, so workflows wait for the next call: %s", scrub(str(exc)))
+        return []
 
 
 def run_due_with_dag_detailed(

@@ -89,14 +89,17 @@ class Work:
     def run_slot(self, entry: Orchestrated, slot: Slot, lease: Lease, *, again: str | None = None) -> Outcome:
         """Begin the slot, run the body, write the outcome down. The claim is the caller's to release.
 
-        A target applies the logical run of a slot once. With `again` it is another one, which it applies besides.
+        A target applies the logical run of a slot once. With `again` it is another one, which it applies besides; it
+        says no more about how the pipeline is doing than any other backfill.
         """
         attempt, run_id = slot.attempt + 1, str(uuid4())
         begun = replace(slot, status="running", attempt=attempt, run_id=run_id, reason=None)
         if not self.store.move_slot(begun, expected="pending", expected_attempt=slot.attempt, token=lease.token):
             return Outcome(entry.name, "unstarted", reason="somebody else has begun it")
         reached("slot-begun")
-        logical_run = slot_key(slot.at) if again is None else f"{slot_key(slot.at)} again {again}"
+        anew = f"{slot_key(slot.at)} again {again}" if again is not None else self._begun_anew(slot.run_id)
+        logical_run = anew or slot_key(slot.at)
+        is_backfill = slot.backfill is not None or again is not None
         context = self._context(
             entry,
             run_id,
@@ -106,9 +109,10 @@ class Work:
             restart_from=self._failed_step(slot.run_id),
             facts={
                 "slot": slot_key(slot.at),
-                "trigger": "backfill" if slot.backfill else "schedule",
+                "trigger": "backfill" if is_backfill else "schedule",
                 **({"backfill": slot.backfill} if slot.backfill else {}),
-                **({"logical_run": logical_run} if again is not None else {}),
+                **({"logical_run": anew} if anew is not None else {}),
+                **self._goes_on(entry, slot.run_id, logical_run),
             },
         )
         return self._done(entry, context, lease, logical_run, begun)
@@ -195,7 +199,7 @@ class Work:
                 heartbeat,
                 use_run_log(self.history),
                 running(context),
-                kept_output(context.run_id, default=context.facts.get("trigger") != "manual"),
+                kept_output(context.run_id),
                 heartbeat.interruptible(),
             ):
                 result = self._body(entry, logical_run)
@@ -304,14 +308,14 @@ class Work:
         now = self._clock()
         if not self._is_mine(begun, lease):
             return Outcome(entry.name, "lost", run.run_id, result, reason=_NOT_MINE)
-        state = AttemptState() if _is_backfill(begun) else self._state(entry.name)
-        if not _is_backfill(begun):  # the past says nothing about how the pipeline is doing
+        state = AttemptState() if _is_backfill(run) else self._state(entry.name)
+        if not _is_backfill(run):  # the past says nothing about how the pipeline is doing
             # Before the slot ends: whoever finds a slot that is over finds the rest written, too. A run by hand stands
             # for every time up to now.
             stands_for = run.slot or utc_now()
             self._patiently(lambda: self.store.record_run(entry.name, utc_now(), True, slot=stands_for))
         reached("outcome-noted")
-        if not _is_backfill(begun):
+        if not _is_backfill(run):
             # Told before the slot ends, too: after that nobody would look at it again.
             self.telling.succeeded(
                 entry.name,
@@ -344,7 +348,7 @@ class Work:
         if not self._is_mine(begun, lease):
             return Outcome(entry.name, "lost", run.run_id, error=error, reason=_NOT_MINE)
         # Only slots count: a run by hand that fails does not keep the schedule from trying, nor does a backfill.
-        counts = begun is not None and begun.backfill is None
+        counts = begun is not None and not _is_backfill(run)
         state = self._state(entry.name) if counts else AttemptState()
         if run.slot is not None:
             # Another slot's success in between is not this one's: its own attempts count as well.
@@ -354,7 +358,7 @@ class Work:
         status = "pending" if after.retry_at is not None else "failed"
         kind, said = error_words(error)
         reason = f"{kind}: {said.splitlines()[0] if said else ''}".rstrip(": ")
-        if not _is_backfill(begun):
+        if not _is_backfill(run):
             self._patiently(lambda: self.store.record_run(entry.name, utc_now(), False))
         if counts:
             self._patiently(lambda: self.store.record_attempt(entry.name, after.state))
@@ -419,7 +423,7 @@ class Work:
             return
         reason = "interrupted, and it is not known how far it got; `flow retry` runs it again"
         self._moved(begun, lease, status="failed", reason=reason)
-        if not _is_backfill(begun):
+        if not _is_backfill(run):
             self._patiently(lambda: self.store.record_run(entry.name, utc_now(), False))
             self.telling.failed(entry.name, reason, error_type="Interrupted", run_id=run.run_id, slot=run.slot)
 
@@ -464,6 +468,19 @@ class Work:
         step = record.failed_step if record is not None and record.status == "failed" else None
         return step if step and step.startswith("post[") else None
 
+    def _goes_on(self, entry: Orchestrated, run_id: str | None, logical_run: str) -> dict[str, str]:
+        """The earlier attempt of a workflow whose finished jobs are not run again: they are done for this slot."""
+        if entry.kind != "workflow" or run_id is None:
+            return {}
+        is_same = self._patiently(lambda: self._logical_run_of(run_id)) == logical_run
+        return {"goes_on_after": run_id} if is_same else {}
+
+    def _begun_anew(self, run_id: str | None) -> str | None:
+        """The logical run of an earlier attempt that was to apply the slot once more, and did not get to it."""
+        record = self._patiently(lambda: self.store.get_run(run_id)) if run_id else None
+        known = record.extras.get("logical_run") if record is not None else None
+        return str(known) if known else None
+
     def _logical_run_of(self, run_id: Any) -> str | None:
         record = self.store.get_run(str(run_id)) if run_id else None
         if record is None:
@@ -472,5 +489,5 @@ class Work:
         return str(known) if known else record.run_id
 
 
-def _is_backfill(begun: Slot | None) -> bool:
-    return begun is not None and begun.backfill is not None
+def _is_backfill(run: RunContext) -> bool:
+    return run.facts.get("trigger") == "backfill"

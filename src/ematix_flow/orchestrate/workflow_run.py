@@ -105,16 +105,16 @@ class _WorkflowRun:
         return [upstream for upstream in self._jobs[name].upstreams if upstream in self._jobs]
 
     def _done_before(self) -> set[str]:
-        """Jobs that a restart does not repeat: all but the named one and what waits for it."""
-        wanted = self._run.facts.get("jobs")
+        """Jobs that are not repeated: by a restart all but the named one and what waits for it, by another attempt of
+        the same slot those that succeeded."""
+        wanted, first = self._run.facts.get("jobs"), self._run.restart_from
         if wanted:
             return set(self._jobs) - set(wanted)
-        first = self._run.restart_from
-        if first is None or first not in self._jobs:
-            return set()
-        prior = self._work.store.get_run(str(self._run.facts.get("prior_run_id", "")))
+        is_restart = first is not None and first in self._jobs
+        prior_id = self._run.facts.get("prior_run_id" if is_restart else "goes_on_after")
+        prior = self._work.store.get_run(str(prior_id)) if prior_id else None
         steps = prior.extras.get("steps", ()) if prior is not None else ()
-        again = {first, *self._graph.all_downstream(first)}
+        again = {first, *self._graph.all_downstream(str(first))} if is_restart else set()
         done = {step["name"] for step in steps if step.get("status") == "succeeded" or step.get("detail") == _DONE}
         return done - again
 
@@ -177,4 +177,4 @@ class _WorkflowRun:
 
 
 def _slot_of(run: RunContext) -> dict[str, Any]:
-    return {name: run.facts[name] for name in ("slot", "trigger") if name in run.facts}
+    return {name: run.facts[name] for name in ("slot", "trigger", "logical_run") if name in run.facts}

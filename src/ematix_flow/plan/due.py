@@ -56,7 +56,8 @@ def due_slots(
     """The fire times to run at `now`, when somebody looks every `interval_s` seconds and `last_slot` is already known.
 
     Every fire time after `last_slot` is either due or missed, and never both. Without a last slot the time counts from
-    `first_seen`, or from one interval ago. A clock that went back behind the last slot gives nothing.
+    `first_seen`, or from one interval ago; nothing from before `first_seen` is missed. A clock that went back behind
+    the last slot gives nothing.
 
     >>> daily = DueRule(Schedule("0 6 * * *"), catchup="all")
     >>> found = due_slots(daily, now=datetime(2026, 3, 4, 7), interval_s=60, last_slot=datetime(2026, 3, 1, 6))
@@ -81,7 +82,8 @@ def due_slots(
     slots = tuple(reversed(newest))
     # What lies between the last slot and the first one to run, or one interval ago: nobody will come back to it.
     edge = slots[0] - _INSTANT if slots else since
-    return _with_missed(slots, rule.schedule, known, edge)
+    seen = as_utc(first_seen) if last_slot is None and first_seen is not None else known
+    return _with_missed(slots, rule.schedule, max(known, seen), edge)
 
 
 def backfill_slots(schedule: Schedule, start: datetime, end: datetime) -> tuple[datetime, ...]:

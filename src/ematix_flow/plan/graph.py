@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 
 from ematix_flow.contracts.orchestration import LastRun
 from ematix_flow.declare.dependencies import find_cycle
-from ematix_flow.declare.trigger import TriggerOp
 from ematix_flow.errors import InvalidPlan
 from ematix_flow.plan.cron import Schedule, as_utc
 
@@ -107,19 +106,6 @@ def gate(
     `freshness_s`, and, if it has a schedule, when it has not succeeded for its own latest fire time up to the slot.
     """
     return tuple(upstream.name for upstream in upstreams if _holds_back(upstream, slot, now, freshness_s))
-
-
-def trigger_met(trigger: TriggerOp | str, succeeded_since: Callable[[str], bool]) -> bool:
-    """Whether a condition is met, when `succeeded_since` tells it of every name.
-
-    >>> from ematix_flow.declare.trigger import AllOf, AnyOf
-    >>> trigger_met(AllOf("orders", AnyOf("eu", "us")), {"orders", "us"}.__contains__)
-    True
-    """
-    if isinstance(trigger, str):
-        return succeeded_since(trigger)
-    members = (trigger_met(member, succeeded_since) for member in trigger.members)
-    return all(members) if trigger.kind == "all" else any(members)
 
 
 def _holds_back(upstream: Upstream, slot: datetime, now: datetime, freshness_s: float | None) -> bool:

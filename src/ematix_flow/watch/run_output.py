@@ -45,10 +45,9 @@ def logs_dir() -> Path:
     return Path(os.path.expanduser(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER))
 
 
-def is_capture_wanted(*, default: bool) -> bool:
-    """Whether output is kept: as `EMATIX_FLOW_CAPTURE_LOGS` says, else as the caller does."""
-    said = os.environ.get(SWITCH_VARIABLE, "").strip().lower()
-    return default if not said else said not in ("0", "false", "no", "off")
+def is_capture_wanted() -> bool:
+    """Whether output is kept: unless `EMATIX_FLOW_CAPTURE_LOGS` says that it is not."""
+    return os.environ.get(SWITCH_VARIABLE, "").strip().lower() not in ("0", "false", "no", "off")
 
 
 def log_file(run_id: str) -> Path:
@@ -99,9 +98,9 @@ def capture_pipeline_logs(run_id: str, *, descriptors: bool = False) -> Iterator
 
 
 @contextmanager
-def kept_output(run_id: str, *, default: bool) -> Iterator[None]:
-    """`capture_pipeline_logs`, if the variable or else the caller says so: for scheduled runs, not those by hand."""
-    if is_capture_wanted(default=default):
+def kept_output(run_id: str) -> Iterator[None]:
+    """`capture_pipeline_logs`, unless the variable says otherwise."""
+    if is_capture_wanted():
         with capture_pipeline_logs(run_id):
             yield
     else:
@@ -154,7 +153,7 @@ def find_log(run_id: str) -> Path:
     raise UnknownName(
         f"No output of a run '{run_id}' is kept.",
         where=str(exact.parent),
-        fix=f"`flow runs list` shows runs; output is kept of scheduled ones, and of others with {SWITCH_VARIABLE}=1",
+        fix=f"`flow runs list` shows runs; output is kept where they ran, unless {SWITCH_VARIABLE}=0",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ from ematix_flow.run.runlogs.rows import RECORD_COLUMNS, WISHES
 from ematix_flow.run.runlogs.store import Db, SqlStore
 from ematix_flow.run.runlogs.words import Words
 
+log = logging.getLogger(__name__)
+
 WORKER_LOST = "worker lost: the process of this run is gone; its pipeline can simply be run again"
 LAST_CHARACTER = "\U0010ffff"
 """Texts that begin so lie between the beginning and the beginning with this."""
@@ -26,10 +29,11 @@ LAST_CHARACTER = "\U0010ffff"
 _COLUMNS = ", ".join(RECORD_COLUMNS)
 _SELECT = f"SELECT {_COLUMNS} FROM @run_records"
 _ORDER = "ORDER BY started_at DESC, place DESC"
-_GONE_AFTER = timedelta(days=30)
+_GONE_AFTER = timedelta(days=400)
 """A pipeline of which nobody says for so long, while others are spoken of, that it is declared: it is gone."""
 _SLOT_CLAIMS = "%@____-__-__T__:__:__%Z"
 """What the claims of single slots are called: those of a backfill."""
+_OPEN = "status IN ('pending', 'running')"
 _CLEANING_S = 600.0
 """How often finished slots and old alerts are looked through; records are with every run that ends."""
 
@@ -302,7 +306,7 @@ def _prune(db: Db, now: datetime, max_age_days: float | None, max_records: int |
         # By when they were changed: the times of a backfill are old from the beginning. The latest slot of a pipeline
         # stays, since what comes next is counted from there.
         db.change(
-            "DELETE FROM @slots WHERE status NOT IN ('pending', 'running') AND changed_at < ? AND (backfill IS NOT NULL"
+            f"DELETE FROM @slots WHERE NOT {_OPEN} AND changed_at < ? AND (backfill IS NOT NULL"
             " OR slot_at < (SELECT latest FROM (SELECT pipeline_name AS of_pipeline, max(slot_at) AS latest FROM @slots"
             " WHERE backfill IS NULL GROUP BY pipeline_name) AS newest WHERE of_pipeline = pipeline_name))",
             limit,
@@ -320,9 +324,12 @@ def _remove_gone(db: Db, limit: str) -> None:
     ((last_look,),) = db.rows("SELECT max(declared_at) FROM @declared")
     if last_look is None:
         return
-    # Measured from the last look at anything: when nobody looked for a month, nothing is gone for that.
+    # Measured from the last look at anything: when nobody looked for long, nothing is gone for that.
     since = min(limit, rows.instant(rows.moment(last_look) - _GONE_AFTER))
     gone = "pipeline_name IN (SELECT pipeline_name FROM @declared WHERE declared_at < ?)"
+    open_slots = db.change(f"DELETE FROM @slots WHERE changed_at < ? AND {gone} AND {_OPEN}", since, since)
+    if open_slots:
+        log.info("%d times that waited for pipelines nobody declares any more were removed", open_slots)
     db.change(f"DELETE FROM @slots WHERE changed_at < ? AND {gone}", since, since)
     db.change(f"DELETE FROM @first_seen WHERE {gone}", since)
     db.change("DELETE FROM @declared WHERE declared_at < ?", since)

@@ -132,13 +132,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     (
         # When a pipeline was last among the declared ones: what is left of one that is gone can be removed.
+        # Nothing is known of the time before, so that all begin as declared.
         """
         CREATE TABLE IF NOT EXISTS @declared (
             pipeline_name {name} PRIMARY KEY,
             declared_at {instant} NOT NULL
         )
         """,
-        "INSERT INTO @declared (pipeline_name, declared_at) SELECT pipeline_name, max(changed_at) FROM @slots"
-        " WHERE pipeline_name NOT IN (SELECT pipeline_name FROM @declared) GROUP BY pipeline_name",
+        "INSERT INTO @declared (pipeline_name, declared_at) SELECT DISTINCT pipeline_name, {moment} FROM @slots"
+        " WHERE pipeline_name NOT IN (SELECT pipeline_name FROM @declared)",
     ),
 )

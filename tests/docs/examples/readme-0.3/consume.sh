@@ -1,0 +1,4 @@
+flow consume pipeline.toml \
+    --metrics-port 9100 \
+    --restart-on-error \
+    --max-backoff-ms 30000

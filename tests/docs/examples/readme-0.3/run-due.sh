@@ -1,0 +1,1 @@
+flow run-due --module my_pipelines
