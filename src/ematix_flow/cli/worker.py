@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ematix_flow.cli.main import WRONG
-from ematix_flow.declare.stream_spec import CLUSTER_ANSWER
+from ematix_flow.declare.pipeline import CLUSTER_ANSWER
 from ematix_flow.errors import InvalidConfig
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from ematix_flow.contracts.session import SparkSettings
-from ematix_flow.declare.pipeline import Mover
+from ematix_flow.declare.pipeline import CLUSTER_ANSWER, Mover
 from ematix_flow.errors import InvalidConfig, closest, listed
 
 PROJECT_FILE = ".ematix-flow.toml"
@@ -26,9 +26,6 @@ EngineChoice = Literal["auto", "pushdown", "spark", "native", "datafusion", "dis
 _PROJECT_KEYS = ("connections", "spark", "run_log", "engine", "pushdown")
 _SPARK_KEYS = ("master", "remote", "engine", "driver_memory", "short_job", "conf")
 _ON_A_CLUSTER = ("peers", "tls", "worker_tls")
-_HOW_ON_A_CLUSTER = (
-    '[spark] master = "spark://host:7077" or remote = "sc://host:15002"; TLS is a setting of that cluster'
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,7 @@ def _refuse_unknown(table: Mapping[str, object], known: tuple[str, ...], place: 
             raise InvalidConfig(
                 f"Unknown key '{key}'; known are {listed(known)}.",
                 where=place,
-                fix=_HOW_ON_A_CLUSTER if key in _ON_A_CLUSTER else closest(key, known) or f"remove '{key}'",
+                fix=CLUSTER_ANSWER if key in _ON_A_CLUSTER else closest(key, known) or f"remove '{key}'",
             )
 
 

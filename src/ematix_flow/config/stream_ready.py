@@ -11,7 +11,8 @@ from ematix_flow.config.spark_place import spark_settings
 from ematix_flow.declare.connection import Connection, KafkaConnection
 from ematix_flow.declare.connection_base import HoldsFiles
 from ematix_flow.declare.fileformats import FILE_FORMATS
-from ematix_flow.declare.stream_spec import CLUSTER_ANSWER, StreamSpec
+from ematix_flow.declare.pipeline import CLUSTER_ANSWER
+from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.declare.target import FileOptions, Target
 from ematix_flow.errors import FlowError, InvalidConfig
 

@@ -23,6 +23,13 @@ Engine = Literal["auto", "pushdown", "spark", "native"]
 Mover = Literal["spark", "native"]
 """What moves rows that are not pushed down: Spark on a JVM, or the native engine in this process."""
 OnDrift = Literal["evolve", "warn", "error"]
+
+CLUSTER_ANSWER = (
+    'in .ematix-flow.toml, [spark] master = "spark://host:7077" or remote = "sc://host:15002"; '
+    "TLS is a setting of that cluster"
+)
+"""How the same is done that `peers`, their TLS and worker processes did."""
+
 DEFAULT_CONNECTION = "default"
 _FORCED_PATHS: dict[str, Engine] = {"same_db": "pushdown", "cross_db": "spark"}
 _ENGINES = ("auto", "pushdown", "spark", "native")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, cast, get_args
 
 from ematix_flow.declare.connection import Connection
+from ematix_flow.declare.pipeline import CLUSTER_ANSWER
 from ematix_flow.declare.registry import SourceLocation
 from ematix_flow.declare.stream import CDC, Join, Lookup, Source, StateStore, Watermark, Window, own_aggregate
 from ematix_flow.declare.stream_checks import check_one_of, check_text, check_whole
@@ -22,12 +23,6 @@ TransformOnError = Literal["fail", "drop", "dlq"]
 Delivery = Literal["auto", "at_least_once", "exactly_once"]
 DlqStore = Literal["auto", "topic", "table", "broker"]
 OnGap = Literal["fail", "continue"]
-
-CLUSTER_ANSWER = (
-    'in .ematix-flow.toml, [spark] master = "spark://host:7077" or remote = "sc://host:15002"; '
-    "TLS is a setting of that cluster"
-)
-"""How the same is done that `peers`, their TLS and worker processes did."""
 
 _WITH_BROKER_LETTERS = ("rabbitmq", "pubsub")
 """Kinds of sources that can be told of a message that nobody can use it."""
