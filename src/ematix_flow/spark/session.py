@@ -22,7 +22,7 @@ from ematix_flow.backends import jars
 from ematix_flow.backends.java import find_java
 from ematix_flow.contracts.session import SessionNeeds, SparkSettings
 from ematix_flow.errors import AlreadyRunning, EngineFailed, MissingDriver
-from ematix_flow.spark import appcds, jvm, native
+from ematix_flow.spark import appcds, jvm, native, worker_daemon
 from ematix_flow.spark.cluster_sizes import tasks_at_once
 from ematix_flow.spark.connectors import checked_for_jars, is_connect, require_on_server
 from ematix_flow.spark.failures import explain
@@ -361,10 +361,7 @@ def _conf(needs: SessionNeeds, settings: SparkSettings, spark_home: Path) -> dic
     if conf["spark.master"].startswith("local"):
         # Spark would make a folder `spark-warehouse` wherever the user happens to stand.
         conf.setdefault("spark.sql.warehouse.dir", (jars.cache_root() / "warehouse").as_uri())
-        # Functions of the user's modules are found by workers just as they are found here.
-        paths = [*_own_paths(), *filter(None, [conf.get("spark.executorEnv.PYTHONPATH")])]
-        if paths:
-            conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(paths)
+        conf |= worker_daemon.settings(conf)
     return conf
 
 
@@ -570,17 +567,6 @@ def _log_configuration() -> Path:
     partial.write_text(_LOG4J, encoding="ascii")
     os.replace(partial, path)
     return path
-
-
-def _own_paths() -> list[str]:
-    """Folders this process imports from that a plain start of the same Python does not know."""
-    built_in = {os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)}
-    paths = (os.path.realpath(entry or os.getcwd()) for entry in sys.path)
-    return [
-        path
-        for path in dict.fromkeys(paths)
-        if os.path.isdir(path) and not any(path.startswith(root + os.sep) for root in built_in)
-    ]
 
 
 def _merged(layers: Iterable[Mapping[str, str]]) -> dict[str, str]:
