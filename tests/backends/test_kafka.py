@@ -659,6 +659,36 @@ def test_a_broker_that_never_answers_is_said_in_time(place: Place, monkeypatch: 
     assert health.elapsed_ms < 15_000
 
 
+def test_how_far_a_topic_has_come_is_what_readers_of_committed_messages_can_see(kafka_server: KafkaServer) -> None:
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient
+
+    topic = kafka_server.create_topic(f"newest-{uuid.uuid4().hex[:8]}", partitions=2)
+    backend = KafkaBackend(KafkaConnection(name="events", bootstrap_servers=kafka_server.address))
+    empty = backend.newest(topic, 10)
+    producer = Producer({"bootstrap.servers": kafka_server.address, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in range(4):
+        producer.produce(topic, b"x", partition=number % 2)
+    producer.flush(30)
+    assert (empty.messages, backend.newest(topic, 10)) == (0, empty), "the transaction is open"
+    producer.commit_transaction(30)
+    deadline = time.monotonic() + 30
+    while backend.newest(topic, 10).messages != 6:  # four, and where the transaction ended in two partitions
+        assert time.monotonic() < deadline
+    admin = AdminClient({"bootstrap.servers": kafka_server.address})
+    admin.delete_topics([topic])[topic].result(30)
+    while topic in kafka_server.topics():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with pytest.raises(StatementFailed, match=f"has no topic '{topic}'"):
+        backend.newest(topic, 10)
+    kafka_server.create_topic(topic)
+    again = backend.newest(topic, 10)
+    assert again.messages == 0 and again.identity != empty.identity
+
+
 @pytest.mark.parametrize("kind", ["plain", "scram"])
 def test_a_wrong_password_is_said_and_never_shown(place: Place, kind: str) -> None:
     user = {"plain": USER, "scram": SCRAM_USER}[kind]

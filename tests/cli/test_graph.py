@@ -101,8 +101,26 @@ def test_as_data(capsys) -> None:
             "timezone": None,
             "jobs": ["raw", "orders"],
             "triggered_by": None,
+            "on_message": None,
         }
         assert mails["triggered_by"] == {"all": ["report", {"any": ["stock", "nightly"]}]}
+
+
+def test_a_topic_that_starts_a_workflow_is_in_its_title(tmp_project: Path, capsys) -> None:
+    (tmp_project / "drawn_shop.py").write_text(
+        MODULE + 'ematix.workflow(name="arrivals", jobs=["raw"], on_message="events/orders")'
+    )
+    with pytest.warns(UserWarning, match="job 'raw' moves"):
+        assert graph(capsys, "arrivals").endswith(
+            "┌ arrivals · on events/orders ─┐\n│ raw                          │\n└──────────────────────────────┘\n"
+        )
+    assert json.loads(graph(capsys, "--json"))["workflows"][-1]["on_message"] == "events/orders"
+    assert '["arrivals · on events/orders"]' in graph(capsys, "--format", "mermaid")
+    assert 'label="arrivals · on events/orders"' in graph(capsys, "--format", "dot")
+    assert main(["status", "--module", "drawn_shop", "--no-run-log"]) == 0
+    assert "on events/orders" in next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("arrivals")
+    )
 
 
 def test_as_mermaid(capsys) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ematix_flow import AllOf, AnyOf, BigInt, Target, ematix, pipeline
+from ematix_flow import AllOf, AnyOf, BigInt, RabbitMQConnection, Target, ematix, pipeline, register_connection
 from ematix_flow.config.loader import load_module, load_modules
 from ematix_flow.declare import registry
 from ematix_flow.declare.dependencies import check_graph
@@ -300,7 +300,14 @@ def test_a_job_that_moves_to_another_workflow_warns_and_moves() -> None:
         ({"jobs": ["a", "a"], "schedule": "@daily"}, "'a' twice"),
         ({}, "no trigger"),
         ({"timezone": "Europe/Berlin", "triggered_by": "b"}, "timezone= needs schedule="),
-        ({"schedule": "@daily", "on_message": "x"}, "on_message"),
+        ({"schedule": "@daily", "on_message": "events/orders"}, "on_message= stands alone"),
+        ({"triggered_by": "b", "on_message": "events/orders"}, "on_message= stands alone"),
+        ({"on_message": "orders"}, "names a Kafka connection and a topic of it, not 'orders'"),
+        ({"on_message": "/orders"}, "names a Kafka connection"),
+        ({"on_message": "events/"}, "names a Kafka connection"),
+        ({"on_message": "events/my orders"}, "names a Kafka connection"),
+        ({"on_message": 3}, "names a Kafka connection"),
+        ({"timezone": "Europe/Berlin", "on_message": "events/orders"}, "timezone= needs schedule="),
         ({"triggered_by": [3]}, "triggered_by"),
         ({"triggered_by": 3}, "triggered_by"),
         ({"triggered_by": ["b", "b"]}, "twice"),
@@ -318,12 +325,38 @@ def test_a_workflow_that_cannot_run_is_a_value_error(options: dict[str, Any], sa
     assert registry.current().workflows() == ()
 
 
-def test_a_trigger_that_nothing_would_fire_is_not_accepted() -> None:
-    with pytest.raises(ValueError, match="on_message") as caught:
-        ematix.workflow(name="w", jobs=["a"], on_message="x")
-    assert isinstance(caught.value, InvalidDeclaration)
-    assert "streaming pipeline" in caught.value.fix and 'enqueue_run("w")' in caught.value.fix
-    assert registry.current().workflows() == ()
+def test_new_messages_of_a_topic_start_a_workflow() -> None:
+    declare("a")
+    made = ematix.workflow(name="w", jobs=["a"], on_message="events/orders.v1")
+    assert (made.on_message, made.triggered_by, made.schedule) == ("events/orders.v1", None, None)
+    assert known()["w"].on_message == "events/orders.v1"
+    check_graph()
+
+
+def test_a_broker_that_cannot_be_asked_how_far_a_topic_has_come_starts_nothing() -> None:
+    declare("a")
+    register_connection(RabbitMQConnection(name="queues", amqp_url="amqp://localhost"))
+    ematix.workflow(name="w", jobs=["a"], on_message="queues/orders")
+    with pytest.raises(
+        InvalidDeclaration, match="looks at topics of Kafka, and connection 'queues' is of kind 'rab"
+    ) as caught:
+        orchestrated()
+    assert isinstance(caught.value, ValueError) and 'enqueue_run("w")' in caught.value.fix
+
+
+def test_a_workflow_that_writes_the_messages_it_waits_for_is_refused() -> None:
+    @ematix.table(schema="main")
+    class Orders:
+        id: BigInt
+
+    for name, topic in (("other", "returns"), ("same", "orders")):
+        target = Target(table=Orders, connection="events", mode="append", topic=topic)
+        ematix.pipeline(targets=[target], name=name)(lambda conn: "SELECT 1 AS id")
+    ematix.workflow(name="w", jobs=["other"], on_message="events/orders")
+    check_graph()
+    ematix.workflow(name="next", jobs=["same"], triggered_by="w")
+    with pytest.raises(InvalidDeclaration, match="'w' starts what writes into 'events/orders', 'same', .* never come"):
+        check_graph()
 
 
 def test_an_unknown_option_is_answered_with_the_nearest() -> None:

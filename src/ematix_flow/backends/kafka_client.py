@@ -183,16 +183,16 @@ class Cluster:
             return None  # it may be told to those who administer the cluster only
 
     @contextmanager
-    def explaining(self, heard: Heard, topic: str | None = None) -> Iterator[None]:
+    def explaining(self, heard: Heard, topic: str | None = None, *, wait_s: float = WAIT_S) -> Iterator[None]:
         """The library's errors as ours; everything else passes."""
         from confluent_kafka import KafkaException
 
         try:
             yield
         except KafkaException as exc:
-            raise self.explained(exc.args[0], heard, topic) from exc
+            raise self.explained(exc.args[0], heard, topic, wait_s=wait_s) from exc
 
-    def explained(self, error: Any, heard: Heard, topic: str | None = None) -> FlowError:
+    def explained(self, error: Any, heard: Heard, topic: str | None = None, *, wait_s: float = WAIT_S) -> FlowError:
         """One error of the library, as what a user can act on. The library's texts hold no row value."""
         from confluent_kafka import KafkaError as E
 
@@ -226,7 +226,7 @@ class Cluster:
         if code in (E._ALL_BROKERS_DOWN, E._TRANSPORT, E._TIMED_OUT, E._RESOLVE, E._MSG_TIMED_OUT, E.REQUEST_TIMED_OUT):
             reason = f" ({heard.trouble})" if heard.trouble else ""
             return ConnectionFailed(
-                f"Kafka at {self.servers} cannot be reached within {WAIT_S:.0f} s{reason}.",
+                f"Kafka at {self.servers} cannot be reached within {wait_s:.0f} s{reason}.",
                 where=f"connection {place}",
                 fix="check bootstrap_servers, and that the addresses the brokers advertise can be reached from here",
             )
@@ -344,7 +344,7 @@ def unknown_topic(topic: str, connection: str) -> BackendError:
     return BrokerRefused(
         f"Kafka has no topic '{topic}' (connection '{connection}').",
         fix=f"create it: kafka-topics.sh --create --topic {topic} --partitions N; or name another one: source_query= "
-        "of a stream, topic= of a target",
+        "of a stream, topic= of a target, on_message= of a workflow",
     )
 
 

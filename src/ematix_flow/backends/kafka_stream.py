@@ -13,12 +13,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ematix_flow.backends.kafka_client import WAIT_S, Cluster, Heard, admin_module, answer_of, unknown_topic
 from ematix_flow.backends.registries import registry_of_kafka
 from ematix_flow.contracts.session import SessionNeeds
-from ematix_flow.contracts.streams import EVENT_TIME, VALUE, Gap, Lag, StreamReading
+from ematix_flow.contracts.streams import EVENT_TIME, VALUE, Gap, Lag, Newest, StreamReading
 from ematix_flow.declare.connection import KafkaConnection
 from ematix_flow.errors import InvalidDeclaration, listed
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
 
 RESETS = ("earliest", "latest")
 _MSK = "software.amazon.msk.auth.iam"
@@ -201,6 +203,29 @@ class KafkaStreams:
             return None
         return found if found.strip("A=") else None  # all zeros
 
+    def newest(self, query: str, within_s: float) -> Newest:
+        """The sum over the partitions; the markers of transactions count, messages of open ones do not."""
+        from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+
+        heard, until = Heard(), time.monotonic() + within_s
+
+        def look() -> Newest:
+            left_s = max(0.5, until - time.monotonic())
+            [asked] = admin.describe_topics(TopicCollection([query]), request_timeout=left_s).values()
+            topic = answer_of(asked)
+            answers = admin.list_offsets(
+                {TopicPartition(query, one.id): admin_module().OffsetSpec.latest() for one in topic.partitions},
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=max(0.5, until - time.monotonic()),
+            )
+            messages = sum(answer_of(one).offset for one in answers.values())
+            identity = str(topic.topic_id)
+            return Newest(messages, identity if identity.strip("A=") else "")
+
+        with self.cluster.explaining(heard, query, wait_s=within_s):
+            admin = self.cluster.admin(heard)
+            return _patiently(look, within_s)
+
     def _ends(self, topic: str, partitions: Sequence[int], end: Literal["earliest", "latest"]) -> dict[int, int]:
         """The first or the next offset of partitions."""
         from confluent_kafka import TopicPartition
@@ -282,16 +307,19 @@ class KafkaStreams:
         self._asking = None
 
 
-def _patiently(ask: Callable[[], Any]) -> Any:
-    """Ask again for a while where the broker of a group is only just taking over."""
+def _patiently(ask: Callable[[], _Answer], within_s: float | None = None) -> _Answer:
+    """Ask again for a while where the broker of a group or of a partition is only just taking over."""
     from confluent_kafka import KafkaError as E, KafkaException
 
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + (WAIT_S if within_s is None else within_s)
     while True:
         try:
             return ask()
         except KafkaException as exc:
-            passing = (E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS)
+            passing = (
+                *(E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS),
+                *(E.NOT_LEADER_FOR_PARTITION, E.LEADER_NOT_AVAILABLE),
+            )
             if exc.args[0].code() not in passing or time.monotonic() > deadline:
                 raise
         time.sleep(0.1)

@@ -72,6 +72,7 @@ class Picture:
                     **_clock(entry),
                     "jobs": list(entry.jobs),
                     "triggered_by": None if entry.triggered_by is None else _condition(entry.triggered_by),
+                    "on_message": entry.on_message,
                 }
                 for entry in self.workflows
             ],
@@ -132,7 +133,7 @@ def _with_arrow(name: str, upstreams: Sequence[str]) -> str:
 
 def _when(entry: Orchestrated) -> str:
     if entry.due is None:
-        return ""
+        return f"on {entry.on_message}" if entry.on_message is not None else ""
     schedule = entry.due.schedule
     return f"{schedule.expression} {schedule.timezone}" if schedule.timezone else schedule.expression
 

@@ -111,7 +111,8 @@ def orchestrating(history: RunHistory | None, console: Console) -> RunLog:
 
     console.warning(
         "without a run log in a database nothing is remembered between two calls: a second call in the same interval, "
-        "or on another host, runs the same pipelines again (targets apply a slot once), and retries do not happen"
+        "or on another host, runs the same pipelines again (targets apply a slot once), and neither retries happen nor "
+        "what on_message= starts"
     )
     return InMemoryRunLog()
 

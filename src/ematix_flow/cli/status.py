@@ -54,7 +54,7 @@ def _row(row: dict[str, Any], retry: str) -> tuple[str, ...]:
     last = row["last_run"]
     return (
         row["name"],
-        row["schedule"] or "(unscheduled)",
+        row["schedule"] or (f"on {row['on_message']}" if row["on_message"] else "(unscheduled)"),
         _moment(row["next_due_at"]) if row["next_due_at"] else "",
         _moment(last[0]) if last else "never",
         ("ok" if last[1] else "fail") if last else "",

@@ -300,6 +300,27 @@ class TellsIdentity(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Newest:
+    """How far a topic has come: all messages that were ever in it, the removed ones included.
+
+    Attributes:
+        identity: What tells it from another topic that had its name before; empty where the broker has no word for it.
+    """
+
+    messages: int
+    identity: str = ""
+
+
+@runtime_checkable
+class TellsNewest(Protocol):
+    """A source that says how far a topic has come, without taking a message from anybody."""
+
+    def newest(self, query: str, within_s: float) -> Newest:
+        """Messages that readers of committed ones can see. Raises when it has no answer within so many seconds."""
+        ...
+
+
 @runtime_checkable
 class KnowsWhatIsLeft(Protocol):
     """A source that forgets its beginning, and from which Spark cannot go on by itself once it has."""

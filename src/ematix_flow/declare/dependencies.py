@@ -93,14 +93,16 @@ def check_graph() -> None:
     cycle = find_cycle(edges)
     if cycle is not None:
         raise _cyclic(cycle, (pipelines.get(cycle[0]) or workflows[cycle[0]]).where)
-    _refuse_circles({name: entry.thing for name, entry in workflows.items()})
+    things = {name: entry.thing for name, entry in pipelines.items()}
+    _refuse_circles({name: entry.thing for name, entry in workflows.items()}, things)
 
 
-def _refuse_circles(workflows: Mapping[str, Any]) -> None:
+def _refuse_circles(workflows: Mapping[str, Any], pipelines: Mapping[str, Any]) -> None:
     """Refuse a workflow whose own jobs, or what they trigger in turn, are all that it takes to start it again."""
     owner = {job: name for name, workflow in workflows.items() for job in workflow.jobs}  # the later one's
     unclocked = {name: one for name, one in workflows.items() if one.triggered_by is not None and one.schedule is None}
-    for name, workflow in unclocked.items():
+    listening = {name: one for name, one in workflows.items() if one.on_message is not None}
+    for name, workflow in {**unclocked, **listening}.items():
         done: set[str] = set()
         started = {name}
         while started:
@@ -110,13 +112,30 @@ def _refuse_circles(workflows: Mapping[str, Any]) -> None:
                 for other, one in unclocked.items()
                 if other not in done and trigger_met(one.triggered_by, done.__contains__)
             }
-        if trigger_met(workflow.triggered_by, done.__contains__):
+        if name in listening:
+            writers = sorted(one for one in done if workflow.on_message in _topics_of(pipelines.get(one)))
+            if writers:
+                raise InvalidDeclaration(
+                    f"Workflow '{name}' starts what writes into '{workflow.on_message}', {listed(writers)}, and so "
+                    "would never come to rest.",
+                    where=str(workflow.where),
+                    fix="on_message= names a topic that others write into",
+                )
+        elif trigger_met(workflow.triggered_by, done.__contains__):
             own = listed(sorted(done & {*workflow.upstreams}))
             raise InvalidDeclaration(
                 f"Workflow '{name}' is triggered by what it starts, {own}, and would never come to rest.",
                 where=str(workflow.where),
                 fix="triggered_by= names what runs without it",
             )
+
+
+def _topics_of(pipeline: Any) -> set[str]:
+    """Where a declared pipeline writes, as topics are written in `on_message=`; of bare functions nobody knows."""
+    targets = getattr(getattr(pipeline, "spec", None), "targets", ())
+    return {
+        f"{getattr(one.connection, 'name', one.connection)}/{one.broker.topic or one.table.name}" for one in targets
+    }
 
 
 def find_cycle(edges: Mapping[str, Iterable[str]], *, begin: Iterable[str] | None = None) -> list[str] | None:

@@ -243,13 +243,13 @@ class Ematix:
         """Declare a workflow: pipelines that run as one, in the order of their own dependencies.
 
         It runs when every condition that is given is met: each name in `triggered_by` (a pipeline, a workflow, a list
-        of them, `AllOf(...)`, `AnyOf(...)`) has succeeded since the workflow last did, and its schedule has come.
+        of them, `AllOf(...)`, `AnyOf(...)`) has succeeded since the workflow last did, and its schedule has come. Or it
+        runs when the topic that `on_message="connection/topic"` names has new messages, once for all that have come.
         Further keywords are those of pipelines: `catchup`, `max_catchup`, `repeated_hour`, `missing_hour`, `retry`,
         `priority`, `concurrency_group`.
 
         Raises:
-            DeclarationError: no job, no trigger, triggers that exclude each other, `depends_on=`, or `on_message=`,
-                which is not part of this version.
+            DeclarationError: no job, no trigger, triggers that exclude each other, or `depends_on=`.
         """
         from ematix_flow.declare.workflow import declare_workflow
 

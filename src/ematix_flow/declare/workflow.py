@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from ematix_flow.declare.schedule import ORCHESTRATION_OPTIONS, Orchestration, o
 from ematix_flow.declare.trigger import AllOf, TriggerOp
 from ematix_flow.errors import InvalidDeclaration, WrongDeclarationType, closest, listed
 
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""What Kafka allows as the name of a topic; there is no slash in it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Workflow(Orchestration):
@@ -21,13 +25,15 @@ class Workflow(Orchestration):
 
     Attributes:
         jobs: Names of its pipelines.
-        triggered_by: What must have succeeded since the workflow last did; None when only the clock counts.
+        triggered_by: What must have succeeded since the workflow last did; None when something else starts it.
+        on_message: The topic whose new messages start it, as `connection/topic`.
     """
 
     name: str
     jobs: tuple[str, ...]
     where: SourceLocation
     triggered_by: TriggerOp | None = None
+    on_message: str | None = None
 
     @property
     def upstreams(self) -> tuple[str, ...]:
@@ -62,15 +68,10 @@ def declare_workflow(
     has_trigger = options.get("schedule") is not None or trigger is not None
     if on_message is not None:
         if has_trigger:
-            raise InvalidDeclaration(f"{said}: on_message= stands alone, without triggered_by= and schedule=.")
-        # A trigger that is accepted and never fires would be worse than none.
-        raise InvalidDeclaration(
-            f"{said}: on_message= is not part of this version, since a place in a topic is no moment that every host "
-            "would come to alike.",
-            where=str(where),
-            fix="a streaming pipeline loads messages as they come; or give it schedule= or triggered_by=, and "
-            f'whoever receives a message asks for a run besides: enqueue_run("{name}") of the run log',
-        )
+            raise InvalidDeclaration(
+                f"{said}: on_message= stands alone, without triggered_by= and schedule=.", where=str(where)
+            )
+        has_trigger = _is_topic(said, on_message, where)
     streaming = [job for job in members if job in streams]
     if streaming and has_trigger:
         raise InvalidDeclaration(
@@ -80,18 +81,31 @@ def declare_workflow(
         )
     if not streaming and not has_trigger:
         raise InvalidDeclaration(
-            f"{said} has no trigger.", where=str(where), fix='pass schedule="0 2 * * *" or triggered_by="orders"'
+            f"{said} has no trigger.",
+            where=str(where),
+            fix='pass schedule="0 2 * * *", triggered_by="orders" or on_message="connection/topic"',
         )
     workflow = Workflow(
         name=name,
         jobs=members,
         where=where,
         triggered_by=trigger,
+        on_message=on_message,
         **vars(orchestration(name, options, what="Workflow")),
     )
     _warn_of_moves(workflow)
     registry.current().add_workflow(name, workflow, where)
     return workflow
+
+
+def topic_place(on_message: str) -> tuple[str, str]:
+    """The connection and the topic that `on_message=` names.
+
+    >>> topic_place("events/orders")
+    ('events', 'orders')
+    """
+    connection, _, topic = on_message.rpartition("/")
+    return connection, topic
 
 
 def jobs_by_workflow() -> dict[str, tuple[str, ...]]:
@@ -114,6 +128,17 @@ def _refuse_options(said: str, options: Mapping[str, Any]) -> None:
             raise WrongDeclarationType(
                 f"{said}: ematix.workflow has no option '{option}'.", fix=closest(option, known) or listed(known)
             )
+
+
+def _is_topic(said: str, written: Any, where: SourceLocation) -> bool:
+    connection, topic = topic_place(written) if isinstance(written, str) else ("", "")
+    if connection.strip() and _TOPIC.fullmatch(topic):
+        return True
+    raise InvalidDeclaration(
+        f"{said}: on_message= names a Kafka connection and a topic of it, not {written!r}.",
+        where=str(where),
+        fix='write on_message="connection/topic", as in on_message="events/orders"',
+    )
 
 
 def _jobs(said: str, written: Any) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from ematix_flow.contracts.runtime import RunHistory
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.orchestrate.desk import Candidate, Desk
 from ematix_flow.orchestrate.identity import worker_name
+from ematix_flow.orchestrate.messages import write_down_messages
 from ematix_flow.orchestrate.outcomes import (
     FailedEvent,
     FiredEvent,
@@ -93,6 +94,7 @@ def run_due(
         log.warning("%s", missed)
         telling.missed(missed.name, missed.words(), count=missed.count, last=missed.last, at=now)
         told.missed.append(MissedEvent(missed.name, missed.count, missed.first, missed.last))
+    write_down_messages(desk, now)
     recover(desk, telling, worker, lease_s=LEASE_S, now=now)
     _run_requests(desk, Work(store, telling, history=history), worker, told, stop)
     work = Work(store, telling, clock=_from(now), history=history)

@@ -30,6 +30,7 @@ from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import ConnectionFailed, NoFreeWorker, counted
 from ematix_flow.orchestrate.desk import Candidate, Desk
 from ematix_flow.orchestrate.identity import worker_name
+from ematix_flow.orchestrate.messages import write_down_messages
 from ematix_flow.orchestrate.recovery import give_back, recover, remind, take
 from ematix_flow.orchestrate.work import slot_key, utc_now
 from ematix_flow.run.registered import Orchestrated, orchestrated
@@ -250,6 +251,7 @@ class Scheduler:
         for missed in desk.write_down_due(now, interval_s):
             log.warning("%s", missed)
             self.telling.missed(missed.name, missed.words(), count=missed.count, last=missed.last, at=now)
+        write_down_messages(desk, now)
         reached("due-written")
         recover(desk, self.telling, self.worker_id, lease_s=self.settings.lease_s, now=now)
         self._free_claims_in_doubt()

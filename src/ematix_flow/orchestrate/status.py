@@ -31,6 +31,7 @@ def status_of(entries: Sequence[Orchestrated], store: RunLog, *, now: datetime) 
                 "kind": entry.kind,
                 "schedule": entry.due.schedule.expression if entry.due is not None else None,
                 "timezone": entry.due.schedule.timezone if entry.due is not None else None,
+                "on_message": entry.on_message,
                 "depends_on": list(entry.upstreams),
                 "last_run": [_text(last.at), last.success] if last is not None else None,
                 "last_success_at": _text(last.last_success_at) if last is not None else None,

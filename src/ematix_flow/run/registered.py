@@ -19,7 +19,7 @@ from ematix_flow.declare.source import BatchSource
 from ematix_flow.declare.table import table_spec
 from ematix_flow.declare.target import TargetSpec, check_target
 from ematix_flow.declare.trigger import TriggerOp
-from ematix_flow.declare.workflow import Workflow, jobs_by_workflow
+from ematix_flow.declare.workflow import Workflow, jobs_by_workflow, topic_place
 from ematix_flow.errors import FlowError, InvalidDeclaration, UnknownName, WrongDeclarationType, closest, listed
 from ematix_flow.plan import cron
 from ematix_flow.plan.due import DueRule
@@ -63,6 +63,7 @@ class Orchestrated:
         is_repeatable: Whether a run that was cut off may be started again without asking anybody.
         jobs: The pipelines of a workflow, upstreams first; streams are not among them, since they run all the time.
         triggered_by: What must have succeeded since the workflow last did.
+        on_message: The topic whose new messages start the workflow, as `connection/topic`.
         thing: What was declared; a pipeline can be called.
     """
 
@@ -78,6 +79,7 @@ class Orchestrated:
     jobs: tuple[str, ...]
     triggered_by: TriggerOp | None
     thing: Any
+    on_message: str | None = None
 
 
 class RegisteredFunction:
@@ -349,6 +351,8 @@ def _is_repeatable(declared: Orchestration) -> bool:
 def _orchestrated_workflow(entry: Declared, jobs: tuple[str, ...], repeatable: set[str]) -> Orchestrated:
     workflow = entry.thing
     assert isinstance(workflow, Workflow)
+    if workflow.on_message is not None:
+        _check_topic(workflow)
     follows = all(job in repeatable for job in jobs)
     return Orchestrated(
         name=entry.name,
@@ -363,7 +367,25 @@ def _orchestrated_workflow(entry: Declared, jobs: tuple[str, ...], repeatable: s
         jobs=jobs,
         triggered_by=workflow.triggered_by,
         thing=workflow,
+        on_message=workflow.on_message,
     )
+
+
+def _check_topic(workflow: Workflow) -> None:
+    """Of other brokers nobody can be asked how far a topic has come without taking its messages."""
+    connection, _ = topic_place(workflow.on_message or "")
+    try:
+        kind = connection_kind(connection)
+    except FlowError:  # whoever looks at the topic says why
+        return
+    if kind not in (None, "kafka"):
+        raise InvalidDeclaration(
+            f"Workflow '{workflow.name}': on_message= looks at topics of Kafka, and connection '{connection}' is of "
+            f"kind '{kind}'.",
+            where=str(workflow.where),
+            fix="name a connection of kind 'kafka'; of other brokers a stream loads the messages, or whoever receives "
+            f'one asks for a run: enqueue_run("{workflow.name}") of the run log',
+        )
 
 
 def _connection(given: Any) -> str | Connection:
