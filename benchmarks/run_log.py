@@ -91,7 +91,14 @@ def measured(url: str, runs: int) -> dict[str, float]:
         "runs list, one pipeline": lambda log: log.list_runs(pipeline="pipeline_0007", limit=20),
         "runs list, failed": lambda log: log.list_runs(status="failed", limit=20),
         "runs show": lambda log: log.get_run("run-0004"),
-        "status": lambda log: (log.last_runs(), log.attempts(), log.claims(), log.open_slots(), log.paused()),
+        "status": lambda log: (
+            log.last_runs(),
+            log.attempts(),
+            log.claims(),
+            log.open_slots(),
+            log.paused(),
+            log.last_errors(),
+        ),
         "last slots": lambda log: log.last_slots(),
     }
     found: dict[str, float] = {}
@@ -137,13 +144,19 @@ def commands(url: str) -> dict[str, float]:
 
 
 def fill(log: Any, runs: int) -> None:
-    """Runs, slots, last runs and attempts, in large inserts."""
+    """Runs, slots, last runs and attempts, in large inserts.
+
+    Half of the pipelines count as failed last, and of each every twentieth run failed: a harder log than a true one,
+    where what failed last is the newest run.
+    """
     records, slots = [], []
     for i in range(runs):
         began, pipeline = START + timedelta(seconds=i), f"pipeline_{i % PIPELINES:04}"
-        status: Any = "failed" if i % 20 == 0 else "succeeded"
+        status: Any = "failed" if (i + i // PIPELINES) % 20 == 0 else "succeeded"
+        error = "ConnectionFailed: the server does not answer" if status == "failed" else None
         extras = {"steps": STEPS, "rows_inserted": i, "process": {"host": "worker-1", "pid": i}}
-        records.append(RunRecord(f"run-{i:08}", pipeline, status, began, began + timedelta(seconds=3), extras=extras))
+        ended = began + timedelta(seconds=3)
+        records.append(RunRecord(f"run-{i:08}", pipeline, status, began, ended, error_summary=error, extras=extras))
         slots.append(Slot(pipeline, began, status, 1, run_id=f"run-{i:08}"))
 
     def work(db: Db) -> None:
@@ -157,7 +170,8 @@ def fill(log: Any, runs: int) -> None:
     log.add_slots(replace(slot, at=START + timedelta(days=99), status="pending") for slot in slots[:PIPELINES])
     names = [f"pipeline_{i:04}" for i in range(PIPELINES)]
     log.take_over(
-        [(name, LastRun(START, True, START, START)) for name in names], [(name, AttemptState(1)) for name in names[:50]]
+        [(name, LastRun(START, i % 2 == 1, START, START)) for i, name in enumerate(names)],
+        [(name, AttemptState(1)) for name in names[:50]],
     )
     for name in names[:50]:
         log.claim(name, "worker", 3600)

@@ -25,6 +25,7 @@ from ematix_flow.orchestrate.outcomes import Outcome
 from ematix_flow.orchestrate.recovery import recover, remind, take
 from ematix_flow.orchestrate.run_due import run_due, run_due_with_dag, run_due_with_dag_detailed
 from ematix_flow.orchestrate.scheduler import _Room
+from ematix_flow.orchestrate.status import status_of
 from ematix_flow.orchestrate.work import Lease, Work
 from ematix_flow.plan.cron import Schedule
 from ematix_flow.plan.graph import Upstream, gate
@@ -633,3 +634,29 @@ def test_an_incremental_append_that_failed_goes_on_behind_its_mark_whoever_asks_
         assert last.result["replayed"]
         loaded = db.query("SELECT id, amount FROM orders ORDER BY id")["rows"]
     assert [tuple(row) for row in loaded] == [(1, 10), (2, 20), (3, 30), (4, 40)]
+
+
+def test_status_asks_the_run_log_as_often_whatever_number_of_pipelines_fails() -> None:
+    def asked(failing: int) -> int:
+        questions = [0]
+
+        class Counting(InMemoryRunLog):
+            def _ask(self, question: Any) -> Any:
+                questions[0] += 1
+                return super()._ask(question)
+
+        store = Counting()
+        for number in range(failing):
+            store.record_run_record(
+                RunRecord(f"r{number}", f"p{number}", "failed", SIX, SIX, error_summary=f"boom {number}\nand why")
+            )
+            store.record_run(f"p{number}", SIX, False)
+        questions[0] = 0
+        rows = status_of(orchestrated(), store, now=SIX)
+        store.close()
+        assert [row["last_error"] for row in rows[:failing]] == [f"boom {number}" for number in range(failing)]
+        return questions[0]
+
+    for number in range(9):
+        pipeline.register(name=f"p{number}", schedule=None)(lambda: {})
+    assert asked(9) == asked(1)

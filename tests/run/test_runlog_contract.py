@@ -234,6 +234,24 @@ class TestHistory:
         log.record_run("never well", at(5), False)
         assert log.last_runs()["never well"] == LastRun(at(5), False)
 
+    def test_the_last_error_is_that_of_the_last_failed_run_of_what_fails_now(self, log: RunLog) -> None:
+        for name, success in {
+            "fails": False,
+            "well again": True,
+            "silent": False,
+            "lost": False,
+            "a/b~c": False,
+        }.items():
+            log.record_run(name, at(9), success)
+        for number, error in enumerate(("the first", "the second\nin two lines")):
+            for name in ("fails", "well again", "a/b~c"):
+                run_id = f"{name} {number}"
+                log.record_run_record(done(run_id, minutes=number, pipeline=name, status="failed", error_summary=error))
+        log.record_run_record(a_run("now", minutes=3, pipeline="fails"))
+        log.record_run_record(done("gone", minutes=4, pipeline="fails", status="cancelled", error_summary="not this"))
+        log.record_run_record(done("mute", minutes=1, pipeline="silent", status="failed"))
+        assert log.last_errors() == {"fails": "the second\nin two lines", "a/b~c": "the second\nin two lines"}
+
     def test_attempt_states_are_replaced_and_forgotten(self, log: RunLog) -> None:
         log.record_attempt("p", AttemptState(1, at(1)))
         log.record_attempt("p", AttemptState(2, at(2), True))

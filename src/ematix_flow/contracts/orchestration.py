@@ -128,6 +128,9 @@ class RunLog(RunHistory, Protocol):
     def last_runs(self) -> Mapping[str, LastRun]:
         """By pipeline."""
 
+    def last_errors(self) -> Mapping[str, str]:
+        """What the last failed run said, by pipeline, of those whose last run failed and said something."""
+
     def record_attempt(self, name: str, state: AttemptState) -> None:
         """Replace the pipeline's attempt state."""
 

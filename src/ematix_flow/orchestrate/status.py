@@ -18,6 +18,7 @@ def status_of(entries: Sequence[Orchestrated], store: RunLog, *, now: datetime) 
     """One mapping per pipeline and workflow, by name: what `flow status --format json` prints."""
     desk = Desk(entries, store)
     last_runs, attempts, paused = store.last_runs(), store.attempts(), store.paused()
+    errors = store.last_errors()
     clock = store.clock()
     claims = {claim.pipeline: claim for claim in store.claims() if claim.expires_at > clock}
     waiting = _waiting(desk, now, last_runs)
@@ -36,7 +37,7 @@ def status_of(entries: Sequence[Orchestrated], store: RunLog, *, now: datetime) 
                 "last_run": [_text(last.at), last.success] if last is not None else None,
                 "last_success_at": _text(last.last_success_at) if last is not None else None,
                 "next_due_at": _text(entry.due.schedule.next_after(now)) if entry.due is not None else None,
-                "last_error": _last_error(store, entry.name) if last is not None and not last.success else None,
+                "last_error": _first_line(errors.get(entry.name)),
                 "waiting_on": slots[0] if slots else None,
                 "waiting_reason": slots[1] if slots else None,
                 "running": claim is not None,
@@ -77,10 +78,8 @@ def _waiting(
     return found
 
 
-def _last_error(store: RunLog, name: str) -> str | None:
-    records, _ = store.list_runs(pipeline=name, status="failed", limit=1)
-    said = (records[0].error_summary or "").splitlines() if records else []
-    return said[0] if said else None
+def _first_line(said: str | None) -> str | None:
+    return next(iter((said or "").splitlines()), None)
 
 
 def _state(state: AttemptState | None, eligible_at: datetime | None) -> dict[str, Any] | None:

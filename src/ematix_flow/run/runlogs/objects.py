@@ -137,6 +137,22 @@ class ObjectRunLog(HistoryOnly):
         names = ("last_run_at", "success", "last_success_at", "last_success_slot")
         return {name: rows.to_last_run([facts.get(fact) for fact in names]) for name, facts in self._all("run_log")}
 
+    def last_errors(self) -> Mapping[str, str]:
+        """What the last failed run said, by pipeline, of those whose last run failed and said something."""
+        failing = {_word(name): name for name, last in self.last_runs().items() if not last.success}
+        theirs: dict[str, list[str]] = {word: [] for word in failing}
+        for key in self._record_keys() if failing else ():
+            theirs.get(_parts(key)[1], []).append(key)
+        found: dict[str, str] = {}
+        while any(theirs.values()):  # mostly once: the newest record of each is the one that failed
+            newest = [keys.pop(0) for keys in theirs.values() if keys]
+            for record in self._records(newest):
+                if record.status == "failed":
+                    theirs[_word(record.pipeline)] = []
+                    if record.error_summary is not None:
+                        found[record.pipeline] = record.error_summary
+        return found
+
     def record_attempt(self, name: str, state: AttemptState) -> None:
         """Replace the pipeline's attempt state."""
         facts = {

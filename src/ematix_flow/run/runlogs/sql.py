@@ -14,6 +14,13 @@ from ematix_flow.run.runlogs.store import Db
 
 _LAST_RUN_COLUMNS = ("pipeline_name", "last_run_at", "success", "last_success_at", "last_success_slot")
 _ATTEMPT_COLUMNS = ("pipeline_name", "attempt_count", "last_attempt_at", "gave_up")
+_LAST_ERRORS = (
+    "SELECT pipeline_name, (SELECT error_summary FROM @run_records"
+    # Not `status = 'failed'`: a database would go by its index over all failed runs, while the one that is looked for
+    # is among the latest of the pipeline.
+    " WHERE pipeline = pipeline_name AND coalesce(status, '') = 'failed'"
+    " ORDER BY started_at DESC, place DESC LIMIT 1) FROM @run_log WHERE success = 0"
+)
 
 
 class SqlRunLog(KeepsHistory, KeepsClaims):
@@ -35,6 +42,11 @@ class SqlRunLog(KeepsHistory, KeepsClaims):
         """By pipeline."""
         asked = f"SELECT {', '.join(_LAST_RUN_COLUMNS)} FROM @run_log"
         return {row[0]: rows.to_last_run(row[1:]) for row in self._ask(lambda db: db.rows(asked))}
+
+    def last_errors(self) -> Mapping[str, str]:
+        """What the last failed run said, by pipeline, of those whose last run failed and said something."""
+        found = self._ask(lambda db: db.rows(_LAST_ERRORS))
+        return {name: error for name, error in found if error is not None}
 
     def record_attempt(self, name: str, state: AttemptState) -> None:
         """Replace the pipeline's attempt state."""
