@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from ematix_flow.backends.own_folders import writable_folder
 from ematix_flow.errors import MissingJar, UnknownName, closest, listed
 
 log = logging.getLogger(__name__)
@@ -201,21 +202,36 @@ class Progress:
 
 
 def cache_root() -> Path:
-    """The folder for everything that can be made again: `EMATIX_FLOW_CACHE_DIR`, else the platform's own place."""
+    """The folder for everything that can be made again: `EMATIX_FLOW_CACHE_DIR`, else the platform's own place.
+
+    Where that cannot be written to, a temporary folder of this user's, after one warning.
+    """
     told = os.environ.get("EMATIX_FLOW_CACHE_DIR")
     if told:
         return Path(told).expanduser()
+    return writable_folder(_own_place(), fix="point EMATIX_FLOW_CACHE_DIR at a folder that lasts")
+
+
+def _own_place() -> str:
     if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/ematix-flow"
+        return "~/Library/Caches/ematix-flow"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "ematix-flow" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ematix-flow"
+        return os.path.join(os.environ.get("LOCALAPPDATA", "~/AppData/Local"), "ematix-flow", "Cache")
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "ematix-flow")
 
 
 def jar_cache_dir(spark_version: str | None = None) -> Path:
     """Where the jars lie: `EMATIX_FLOW_JARS`, else one folder per Spark minor version in the cache."""
     told = os.environ.get("EMATIX_FLOW_JARS")
-    return Path(told).expanduser() if told else cache_root() / "jars" / _minor(spark_version)
+    if told:
+        return Path(told).expanduser()
+    folder = Path("jars") / _minor(spark_version)
+    if not os.environ.get("EMATIX_FLOW_CACHE_DIR"):
+        # An image may have brought them along, in a home that its user cannot write to.
+        brought = os.path.expanduser(os.path.join(_own_place(), folder))
+        if os.path.isdir(brought):
+            return Path(brought)
+    return cache_root() / folder
 
 
 def family(name: str, spark_version: str | None = None) -> Family:

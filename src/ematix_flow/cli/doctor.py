@@ -251,17 +251,15 @@ def _jars() -> Finding:
 
 def _cache() -> Finding:
     """The folder for jars and class archives: there and writable, or somewhere it can be made."""
-    import os
-
     from ematix_flow.backends.jars import cache_root
+    from ematix_flow.backends.own_folders import is_writable
 
     folder = cache_root()
-    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+    if not is_writable(folder):
         return Finding(
-            "cache", "fail", f"{nearest} cannot be written to", "point EMATIX_FLOW_CACHE_DIR at a folder that can"
+            "cache", "fail", f"{folder} cannot be written to", "point EMATIX_FLOW_CACHE_DIR at a folder that can"
         )
-    return Finding("cache", "ok", f"{folder}" if nearest == folder else f"{folder}, made when needed")
+    return Finding("cache", "ok", f"{folder}" if folder.is_dir() else f"{folder}, made when needed")
 
 
 def _run_log() -> Finding:

@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from ematix_flow.backends.locks import FileLock, digest
+from ematix_flow.backends.own_folders import writable_folder
 from ematix_flow.errors import InvalidConfig, WriteConflict
 from ematix_flow.watch.addresses import read_address
 from ematix_flow.watch.metrics_prometheus import RunNumbers, needs_prometheus, read_numbers
@@ -152,7 +153,8 @@ class PushgatewayMetrics(_HandedOver):
         self._all = f"{scheme}://{server}{address.path.rstrip('/')}/metrics"
         self._own = self._all + "".join(_grouping(name, value) for name, value in self._labels.items())
         self._headers = basic_login(address.user, address.password)
-        self._lock = Path("~/.ematix-flow/locks").expanduser() / f"metrics-{digest(self._own)}.lock"
+        locks = writable_folder("~/.ematix-flow/locks", fix="give the processes of this user a HOME of their own")
+        self._lock = locks / f"metrics-{digest(self._own)}.lock"
         self._rests_until = 0.0
 
     def flush(self) -> None:
