@@ -180,13 +180,36 @@ def test_every_module_that_is_named_is_the_one_that_is_made() -> None:
 
 def test_names_and_versions_are_filled_in() -> None:
     files = project_files("My Shop_2")
-    assert f"ematix-flow=={__version__}\n" in files["requirements.txt"]
+    assert f"\nematix-flow[runlog-postgres]>={__version__}\n" in files["requirements.txt"]
     chart, values = yaml.safe_load(files["deploy/helm/Chart.yaml"]), yaml.safe_load(files["deploy/helm/values.yaml"])
     assert (chart["name"], values["image"]) == ("my-shop-2", "my-shop-2:latest")
     job = yaml.safe_load(files["deploy/kubernetes/cronjob.yaml"])
     assert job["metadata"]["name"] == "my-shop-2" and job["kind"] == "CronJob"
     compose = yaml.safe_load(files["compose.yaml"])
     assert compose["services"]["scheduler"]["volumes"] == ["state:/data"] and "state" in compose["volumes"]
+
+
+def test_the_chart_lets_the_scheduler_make_jobs() -> None:
+    """What `docs/executors.md` asks for, given to the account that the pods run under."""
+    files = project_files("x")
+    values = yaml.safe_load(files["deploy/helm/values.yaml"])
+    scheduler = yaml.safe_load(rendered(files["deploy/helm/templates/scheduler.yaml"], values))
+    account, role, binding = yaml.safe_load_all(rendered(files["deploy/helm/templates/rights.yaml"], values))
+    assert (account["kind"], role["kind"], binding["kind"]) == ("ServiceAccount", "Role", "RoleBinding")
+    assert role["rules"] == [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "delete"]}]
+    assert scheduler["spec"]["template"]["spec"]["serviceAccountName"] == account["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"]}]
+    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", role["metadata"]["name"])
+
+
+def test_what_the_container_writes_goes_where_its_user_may() -> None:
+    dockerfile = project_files("x")["Dockerfile"].replace("\\\n", " ")
+    (settings,) = re.findall(r"^ENV (.*)$", dockerfile, flags=re.MULTILINE)
+    variables = dict(word.split("=", 1) for word in settings.split())
+    owned = re.findall(r"chown flow (\S+)", dockerfile)
+    assert owned == ["/data", "/app/.ematix-flow"] and variables["HOME"] == "/app"
+    writes = ("RUN_LOG_URL", "LOGS_DIR", "CHECKPOINT_DIR", "CACHE_DIR")
+    assert all(variables[f"EMATIX_FLOW_{name}"].removeprefix("sqlite:///").startswith("/data/") for name in writes)
 
 
 def test_probes_ask_the_port_that_the_scheduler_serves() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from ematix_flow.cli.init import project_files
 from ematix_flow.contracts.orchestration import DispatchHandle, DispatchSpec, WatchedExecutor
 from ematix_flow.errors import DispatchError, InvalidConfig
 from ematix_flow.orchestrate.executors.kubernetes_ import job_name
@@ -128,6 +129,7 @@ def test_a_job_is_made_as_documented(cluster: WatchedExecutor, kubeconfig: Stand
                         {
                             "name": "worker",
                             "image": "ghcr.io/acme/flow:1.2",
+                            "command": ["flow"],
                             "args": worker_argv(SPEC),
                             "env": [{"name": n, "value": v} for n, v in worker_environment(SPEC).items()],
                         }
@@ -137,6 +139,19 @@ def test_a_job_is_made_as_documented(cluster: WatchedExecutor, kubeconfig: Stand
         },
     }
     assert (handle.backend, cluster.running(), cluster.reap()) == ("k8s", 0, [])
+
+
+def test_the_image_of_a_new_project_executes_the_worker(cluster: WatchedExecutor, kubeconfig: StandIn) -> None:
+    """As a cluster joins image and container: `command` takes the place of the entry point, `args` that of CMD."""
+    cluster.dispatch(SPEC)
+    [(_, _, job)] = kubeconfig.requests
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    dockerfile = project_files("shop")["Dockerfile"]
+    entry = re.search(r"^ENTRYPOINT (\[.*\])$", dockerfile, flags=re.MULTILINE)
+    entry_point = json.loads(entry[1]) if entry else []
+    executed = [*container.get("command", entry_point), *container["args"]]
+    assert executed == ["flow", *worker_argv(SPEC)]
+    assert executed[:2] == ["flow", "run"] and re.search(r"^RUN pip install .*requirements", dockerfile, re.MULTILINE)
 
 
 def test_urls_can_come_from_a_secret_instead(kubeconfig: StandIn) -> None:

@@ -27,7 +27,7 @@ class KubernetesExecutor:
 
     Args:
         namespace: Where the Jobs are made.
-        image: The image of the worker; its entry point is `flow`.
+        image: The image of the worker, with `flow` in its PATH.
         service_account: Under which the worker runs; None: the namespace's default one.
         env_from_secret: A Secret that holds `EMATIX_FLOW_RUN_LOG_URL` and its like, which are then not part of the Job.
 
@@ -98,7 +98,12 @@ class KubernetesExecutor:
             "ematix-flow/claim-token-short": dns_label(spec.claim_token[:8]),
         }
         environment = worker_environment(spec)
-        container: dict[str, Any] = {"name": "worker", "image": self.image, "args": worker_argv(spec)}
+        container: dict[str, Any] = {
+            "name": "worker",
+            "image": self.image,
+            "command": ["flow"],  # an image may have another entry point, or none
+            "args": worker_argv(spec),
+        }
         if self.env_from_secret:
             container["envFrom"] = [{"secretRef": {"name": self.env_from_secret}}]
             environment = {name: value for name, value in environment.items() if name not in URL_VARIABLES}
