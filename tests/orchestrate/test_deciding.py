@@ -341,7 +341,7 @@ def test_a_backfill_again_applies_a_time_once_more_and_never_appends_it(tmp_path
         (failed, _), _ = store.list_runs(status="failed")
         db.execute("CREATE TABLE raw (id BIGINT, amount BIGINT)")
         db.execute("INSERT INTO raw VALUES (1, 12)")
-        control.restart(store, failed.run_id, "plan")
+        control.restart(store, failed.run_id, "load")
         assert run_due([entries["load"]], store, Telling(), now=at(days=9, hours=3)).fired
         assert db.fetch_scalar_int("SELECT amount FROM orders") == 12, "a restart is that logical run, not the first"
     for name in ("add", "both"):
@@ -623,7 +623,7 @@ def test_an_incremental_append_that_failed_goes_on_behind_its_mark_whoever_asks_
         db.execute("INSERT INTO raw VALUES (3, 30), (4, NULL)")
         assert run_due(orchestrated(), store, telling, now=at(hours=1, seconds=1)).failed
         (failed,), _ = store.list_runs(status="failed")
-        assert (failed.failed_step, failed.failed_watermark) == ("settle", "2")
+        assert (failed.failed_step, failed.failed_watermark) == ("load:main.orders", "2")
         db.execute("UPDATE raw SET amount = 40 WHERE id = 4")
         asked = control.restart(store, failed.run_id, None)
         assert run_due(orchestrated(), store, telling, now=at(hours=1, minutes=1)).fired

@@ -144,6 +144,8 @@ def _show(args: Namespace, console: Console, history: RunHistory) -> int:
         console.line(f"{'plan':<10} {plan.get('headline', '')}  {plan.get('route', '')}".rstrip())
     for step in record.extras.get("steps") or ():
         console.line(_step_line(step))
+        for stage in step.get("stages") or ():
+            console.line("  " + _step_line(stage))
     if record.kind == "streaming":
         for line in _stream_lines(record.extras):
             console.line(line)

@@ -22,7 +22,7 @@ class RunObserver(Protocol):
         """Once per target: `scd2 → warehouse.analytics.customer_dim`, `pushdown · same database`."""
 
     def step(self, name: str, status: StepStatus, detail: str = "", duration_ms: float | None = None) -> None:
-        """A step (`source`, `load:<table>`, `quality`, `post[i]`) or a stage inside it begins or ends."""
+        """A step (`load:<table>`, `post[i]`) or a stage inside it begins or ends."""
 
     def progress(self, stage: str, rows: int, total: int | None = None) -> None:
         """Rows moved so far in a stage; called often, must be cheap."""

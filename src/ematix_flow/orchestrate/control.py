@@ -126,6 +126,10 @@ def restart(store: RunLog, run_id: str, from_step: str | None) -> str:
             f"Run '{record.run_id}' has no failed step to restart from.",
             fix="name one with --from-step, or run everything again: flow runs rerun",
         )
+    if step == "load" and step not in steps:  # whatever the table is called; of several the first that is not done
+        loads = [one for one in record.extras.get("steps", ()) if str(one.get("name")).startswith("load:")]
+        undone = [one for one in loads if one.get("status") != "succeeded"]
+        step = str((undone or loads)[0]["name"]) if loads else step
     if steps and step not in steps:
         raise InvalidConfig(f"Run '{record.run_id}' has no step '{step}'.", fix=f"its steps: {', '.join(steps)}")
     return store.enqueue_restart(record.run_id, step)

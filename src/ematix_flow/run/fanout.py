@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from ematix_flow.contracts.backend import KeepsBooks
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import OpenedRun, RunResult, SourceQuery
-from ematix_flow.contracts.runtime import RunObserver, StepStatus
+from ematix_flow.contracts.runtime import RunObserver
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.declare.target import TargetSpec
@@ -25,6 +25,7 @@ from ematix_flow.errors import FlowError, RunCancelled, StaleLease
 from ematix_flow.run.loads import load_target, new_run_id, now, warn_about_keys
 from ematix_flow.run.places import opened, reading_from
 from ematix_flow.run.post import finish_load
+from ematix_flow.run.run_steps import SOURCE, RunSteps, load_step
 from ematix_flow.run.sharing import Sharing
 from ematix_flow.run.source_rows import source_of
 
@@ -37,10 +38,13 @@ class FanOut:
         run_id: the run's own id; the first target's rows carry it, those of the others an id of their own.
         logical_run: which run this is, for all targets; without it each target's own books say.
         observer: told what happens; stages follow the `load:<table>` step they belong to.
+        steps: told when the source is asked, too.
     """
 
-    def __init__(self, spec: PipelineSpec, run_id: str, logical_run: str | None, observer: RunObserver) -> None:
-        self.spec, self.run_id, self.logical_run, self.observer = spec, run_id, logical_run, observer
+    def __init__(
+        self, spec: PipelineSpec, run_id: str, logical_run: str | None, observer: RunObserver, steps: RunSteps
+    ) -> None:
+        self.spec, self.run_id, self.logical_run, self.observer, self.steps = spec, run_id, logical_run, observer, steps
         self._done: list[tuple[KeepsBooks, OpenedRun]] = []
 
     def run(self) -> RunResult | Mapping[str, Any]:
@@ -53,7 +57,8 @@ class FanOut:
         Raises:
             FlowError: a target failed, and later ones were not tried; or the function did, and no target was.
         """
-        query = self._source()
+        with self.steps.during(SOURCE):
+            query = self._source()
         if not isinstance(query, SourceQuery):
             return query
         results: dict[str, Any] = {}
@@ -96,18 +101,25 @@ class FanOut:
         raise AssertionError("a pipeline has a target")
 
     def _watched(self, index: int, target: TargetSpec, query: SourceQuery, sharing: Sharing, held: ExitStack) -> Any:
-        step, began = f"load:{target.table}", time.perf_counter()
+        step, began = load_step(target.table), time.perf_counter()
         self.observer.step(step, "running")
         try:
-            result = self._load(index, target, query, sharing, held)
+            result, finish = self._load(index, target, query, sharing, held)
         except FlowError as exc:
             _named(exc, target)
             self.observer.step(step, "failed", exc.message, (time.perf_counter() - began) * 1000)
             raise
         self.observer.step(step, "succeeded", "", (time.perf_counter() - began) * 1000)
+        try:
+            finish()
+        except FlowError as exc:
+            raise _named(exc, target) from exc.__cause__
         return result
 
-    def _load(self, index: int, target: TargetSpec, query: SourceQuery, sharing: Sharing, held: ExitStack) -> RunResult:
+    def _load(
+        self, index: int, target: TargetSpec, query: SourceQuery, sharing: Sharing, held: ExitStack
+    ) -> tuple[RunResult, Callable[[], None]]:
+        """Load it; its result, and what comes after the load."""
         is_last = index == len(self.spec.targets) - 1
         spec = self.spec if is_last else replace(self.spec, transforms_post=())
         warn_about_keys(spec, target)
@@ -126,12 +138,10 @@ class FanOut:
                 observer=self.observer,
                 sharing=sharing,
             )
-            if is_last:
-                finish_load(spec, places.target_connection, books, run, result, self.observer)
-            else:
-                self._done.append((books, run))
             held.enter_context(turn.pop_all())  # the lease is held until the run is over
-        return result
+        if is_last:
+            return result, lambda: finish_load(spec, places.target_connection, books, run, result, self.observer)
+        return result, lambda: self._done.append((books, run))
 
     def _close_done(self, *, after_failure: bool = False) -> None:
         """The runs of the targets that are done, over: nothing of them is left to repeat."""
@@ -143,38 +153,6 @@ class FanOut:
                 if not after_failure:
                     raise
                 warnings.warn(f"'{run.pipeline}' could not be closed in its target: {exc.message}", stacklevel=2)
-
-
-class StagesOfTargets:
-    """An observer that tells another which target a stage belongs to: `stage` becomes `stage:<table>`.
-
-    A run log keeps steps by name, and every target has the same stages.
-    """
-
-    def __init__(self, told: RunObserver) -> None:
-        self._told = told
-        self._table: str | None = None
-
-    def planned(self, headline: str, route: str) -> None:
-        """Passed on."""
-        self._told.planned(headline, route)
-
-    def step(self, name: str, status: StepStatus, detail: str = "", duration_ms: float | None = None) -> None:
-        """Passed on under the target's name, while a target is being loaded."""
-        kind, _, table = name.partition(":")
-        if kind == "load":
-            self._table = table if status == "running" else None
-        elif self._table is not None and not name.startswith("post["):
-            name = f"{name}:{self._table}"
-        self._told.step(name, status, detail, duration_ms)
-
-    def progress(self, stage: str, rows: int, total: int | None = None) -> None:
-        """Passed on."""
-        self._told.progress(stage, rows, total)
-
-    def resumes_at(self, watermark: str | None) -> None:
-        """Passed on."""
-        self._told.resumes_at(watermark)
 
 
 def _named(exc: FlowError, target: TargetSpec) -> FlowError:

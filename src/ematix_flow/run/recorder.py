@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -77,18 +77,37 @@ class RunRecorder:
         duration_ms: float | None = None,
         *,
         depends_on: Sequence[str] = (),
+        is_news: bool = True,
     ) -> None:
-        """A step begins or ended. Steps keep the order in which they were first named."""
-        step = self._steps.setdefault(name, {"name": name, "depends_on": list(depends_on), "duration_ms": None})
-        step["status"] = status
-        if duration_ms is not None:
-            step["duration_ms"] = round(duration_ms, 3)
-        if detail:
-            step["detail"] = scrub(detail)
+        """A step begins or ended. Steps keep the order in which they were first named.
+
+        What is no news is written with the next that is: each writing is a round trip to the store.
+        """
+        self.expect(name, depends_on=depends_on)
+        _change(self._steps[name], status, detail, duration_ms)
         if status == "failed" and self._failed_mark is None:
             self._failed_mark = self._mark  # of several targets the first that failed
-        self._write("running")
+        if is_news:
+            self._write("running")
         self._add_event(name, status, scrub(detail), duration_ms)
+
+    def expect(self, name: str, *, depends_on: Sequence[str] = ()) -> None:
+        """A step of which only its place is known so far; written with the next one that begins or ends."""
+        waiting = {"name": name, "depends_on": list(depends_on), "duration_ms": None, "status": "pending"}
+        self._steps.setdefault(name, waiting)
+
+    def stage(self, of: str, name: str, status: StepStatus, detail: str = "", duration_ms: float | None = None) -> None:
+        """What goes on inside a step that is under way."""
+        stages = self._steps[of].setdefault("stages", [])
+        stage = next((one for one in stages if one["name"] == name), None)
+        if stage is None:
+            stage = {"name": name, "duration_ms": None}
+            stages.append(stage)
+        _change(stage, status, detail, duration_ms)
+        # The step has just said that it began, and after the end of a stage comes another one, or that of the step.
+        if status == "running" and len(stages) > 1:
+            self._write("running")
+        self._add_event(f"{of}/{name}", status, scrub(detail), duration_ms)
 
     def _add_event(self, step: str, status: StepStatus, detail: str, duration_ms: float | None) -> None:
         """Append to the run's events, in stores that keep them."""
@@ -115,10 +134,7 @@ class RunRecorder:
     def finish(self, status: RunStatus, result: Any = None, error: BaseException | str | None = None) -> None:
         """Write how it ended. Steps that were under way share the run's fate, steps never begun were skipped."""
         for step in self._steps.values():
-            if step["status"] == "running":
-                step["status"] = "succeeded" if status == "succeeded" else "failed"
-            elif step["status"] == "pending":
-                step["status"] = "skipped"
+            end_step(step, "succeeded" if status == "succeeded" else "failed")
         if isinstance(result, Mapping):  # a bare function may have returned anything
             self._extras.update(_counts(result))
             self._extras["result"] = _plain(result)
@@ -127,7 +143,7 @@ class RunRecorder:
     def _write(self, status: RunStatus, *, error: str | None = None, finished: bool = False) -> None:
         if self._history is None or (time.monotonic() < self._silent_until and not finished):
             return
-        steps = [dict(step) for step in self._steps.values()]
+        steps = copied_steps(self._steps.values())
         failed_step = next((step["name"] for step in steps if step["status"] == "failed"), None)
         record = RunRecord(
             run_id=self._run_id,
@@ -161,6 +177,31 @@ class RunRecorder:
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(_LOOK_AGAIN_S)
+
+
+def copied_steps(steps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The steps of a record, to be changed without changing the record."""
+    return [
+        {**step, **({"stages": [dict(stage) for stage in step["stages"]]} if "stages" in step else {})}
+        for step in steps
+    ]
+
+
+def end_step(step: dict[str, Any], status: StepStatus) -> None:
+    """The run is over: a step that was under way, and its stages, end so; one that never began was skipped."""
+    for one in (step, *step.get("stages", ())):
+        if one.get("status") == "running":
+            one["status"] = status
+        elif one.get("status") == "pending":
+            one["status"] = "skipped"
+
+
+def _change(step: dict[str, Any], status: StepStatus, detail: str, duration_ms: float | None) -> None:
+    step["status"] = status
+    if duration_ms is not None:
+        step["duration_ms"] = round(duration_ms, 3)
+    if detail:
+        step["detail"] = scrub(detail)
 
 
 def _counts(result: Mapping[str, Any]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +17,12 @@ from ematix_flow.declare.pipeline import PipelineSpec, checked_engine
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.declare.withheld import cause_without_values
 from ematix_flow.errors import FlowError, InvalidConfig, RunCancelled, StepFailed
-from ematix_flow.run.fanout import FanOut, StagesOfTargets
+from ematix_flow.run.fanout import FanOut
 from ematix_flow.run.loads import load_target, new_run_id, warn_about_keys
 from ematix_flow.run.maintenance import maintain_loaded
 from ematix_flow.run.places import opened, reading_from
 from ematix_flow.run.post import finish_load, recorder_of, run_transform
+from ematix_flow.run.run_steps import SOURCE, RunSteps, load_step
 from ematix_flow.run.source_rows import source_of
 from ematix_flow.watch.openlineage import RunLineage
 from ematix_flow.watch.traces import StepSpans, pipeline_run_span
@@ -51,14 +53,14 @@ def run_pipeline(spec: PipelineSpec, *, logical_run: str | None = None, observer
     recorder = recorder_of(run)
     lineage = RunLineage(spec.name, run_id, nominal_at=run.slot)
     with pipeline_run_span(spec.name, run.attempt), lineage, StepSpans() as spans:
-        told = StagesOfTargets(recorder) if spec.is_fan_out else recorder
-        watching = _Several(observer or SilentObserver(), told, spans)
+        steps = RunSteps(recorder, spec)
+        watching = _Several(observer or SilentObserver(), steps, spans)
         recorder.start()
         try:
             if spec.is_fan_out:
-                result = FanOut(spec, run_id, logical_run, watching).run()
+                result = FanOut(spec, run_id, logical_run, watching, steps).run()
             else:
-                result = _run_one(spec, spec.target, run_id, logical_run, watching)
+                result = _run_one(spec, spec.target, run_id, logical_run, watching, steps)
         except (KeyboardInterrupt, RunCancelled) as exc:
             recorder.finish("cancelled", error=exc if isinstance(exc, FlowError) else "interrupted")
             raise
@@ -123,19 +125,28 @@ def in_this_project(spec: PipelineSpec) -> PipelineSpec:
 
 
 def _run_one(
-    spec: PipelineSpec, target: TargetSpec, run_id: str, logical_run: str | None, observer: RunObserver
+    spec: PipelineSpec,
+    target: TargetSpec,
+    run_id: str,
+    logical_run: str | None,
+    observer: RunObserver,
+    steps: RunSteps,
 ) -> Any:
     warn_about_keys(spec, target)
-    with opened(spec, target) as places:
-        query = source_of(spec, places)
+    with ExitStack() as held:
+        with steps.during(SOURCE):
+            places = held.enter_context(opened(spec, target))
+            query = source_of(spec, places)
         if not isinstance(query, SourceQuery):
             return query
-        books = places.books()
-        with books.lease(spec.history_name(target)), reading_from(places, query, spec) as places:
+        with steps.during(load_step(target.table)):
+            books = places.books()
+            held.enter_context(books.lease(spec.history_name(target)))
+            places = held.enter_context(reading_from(places, query, spec))
             result, run = load_target(
                 spec, target, places, query, run_id=run_id, logical_run=logical_run, observer=observer
             )
-            finish_load(spec, places.target_connection, books, run, result, observer)
+        finish_load(spec, places.target_connection, books, run, result, observer)
         return result
 
 

@@ -15,6 +15,7 @@ from ematix_flow.contracts.orchestration import RunEvent
 from ematix_flow.contracts.runtime import RunRecord
 from ematix_flow.errors import UnknownName
 from ematix_flow.run.process import ProcessMark, this_process
+from ematix_flow.run.recorder import copied_steps, end_step
 from ematix_flow.run.runlogs import rows
 from ematix_flow.run.runlogs.rows import RECORD_COLUMNS, WISHES
 from ematix_flow.run.runlogs.store import Db, SqlStore
@@ -346,14 +347,12 @@ def _lost_if_still(seen: RunRecord, record: RunRecord) -> RunRecord | None:
 
 def _lost(record: RunRecord) -> RunRecord:
     """The record of a run whose process died: the step it was in failed, the ones after it never came."""
-    steps: list[dict[str, Any]] = [dict(step) for step in record.extras.get("steps", ())]
+    steps = copied_steps(record.extras.get("steps", ()))
     failed_step = record.failed_step
     for step in steps:
         if step.get("status") == "running":
-            step["status"] = "failed"
             failed_step = failed_step or step.get("name")
-        elif step.get("status") == "pending":
-            step["status"] = "skipped"
+        end_step(step, "failed")
     return replace(
         record,
         status="failed",
