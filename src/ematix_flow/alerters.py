@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ematix_flow.contracts.orchestration import Alerter, AlertEvent
+from ematix_flow.contracts.orchestration import Alerter, AlertEvent, DispatchFailedEvent
 from ematix_flow.watch.alert_http import SlackAlerter, WebhookAlerter, signature
 from ematix_flow.watch.alert_mail import MailAlerter
 from ematix_flow.watch.alert_pagerduty import PagerDutyAlerter
@@ -18,6 +18,7 @@ from ematix_flow.watch.alerters import (
 __all__ = [
     "AlertEvent",
     "Alerter",
+    "DispatchFailedEvent",
     "MailAlerter",
     "PagerDutyAlerter",
     "SlackAlerter",

@@ -216,3 +216,8 @@ def _screen_of(program: str) -> str:
     os.close(outside)
     assert process.wait(timeout=30) == 0
     return received.decode()
+
+
+def test_a_ruled_table_has_a_line_of_dashes_below_its_header(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().table(("NAME", "LAST RUN"), [("orders", "never")], ruled=True)
+    assert capsys.readouterr().out == "NAME    LAST RUN\n----------------\norders  never\n"

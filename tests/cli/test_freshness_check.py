@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -102,3 +103,22 @@ def test_times_without_a_zone_are_utc_and_lag_is_whole_seconds() -> None:
     assert (
         evaluate_freshness(pipeline="p", last_success=noon, sla=10, now=noon + timedelta(seconds=10)).state == "warning"
     )
+
+
+def freshness_states(file: str) -> list[tuple[object, ...]]:
+    db = sqlite3.connect(file)
+    found = db.execute("SELECT pipeline, sla_seconds, state, last_success IS NULL FROM freshness_state").fetchall()
+    db.close()
+    return found
+
+
+def test_where_promises_stand_is_kept_in_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    assert check("--analytics-db", "analytics.db") == 1
+    assert freshness_states("analytics.db") == [("hourly", 3600.0, "breached", 1)]
+    succeeded(timedelta(minutes=1))
+    monkeypatch.setenv("EMATIX_FLOW_ANALYTICS_DB", "analytics.db")
+    assert check() == 0
+    assert freshness_states("analytics.db") == [("hourly", 3600.0, "healthy", 0)]
+    Path("no.db").write_text("something else")
+    assert check("--analytics-db", "no.db") == 2
+    assert "cannot hold the table freshness_state" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ematix_flow import AllOf, Annotated, AnyOf, BigInt, connect, ematix, pipeline, pk
+from ematix_flow.alerters import DispatchFailedEvent
 from ematix_flow.contracts.orchestration import AlertEvent, LastRun, Slot
 from ematix_flow.contracts.run_context import current_run
 from ematix_flow.contracts.runtime import RunRecord
@@ -33,6 +34,7 @@ from ematix_flow.run.registered import Orchestrated, orchestrated
 from ematix_flow.run.runlogs.in_process import forget_process_log
 from ematix_flow.run.runlogs.memory import InMemoryRunLog
 from ematix_flow.testing.registry import isolated_registry
+from ematix_flow.watch.alert_text import facts
 from ematix_flow.watch.telling import Telling
 
 SIX = datetime(2026, 3, 1, 6, tzinfo=timezone.utc)
@@ -660,3 +662,18 @@ def test_status_asks_the_run_log_as_often_whatever_number_of_pipelines_fails() -
     for number in range(9):
         pipeline.register(name=f"p{number}", schedule=None)(lambda: {})
     assert asked(9) == asked(1)
+
+
+def test_a_failed_dispatch_is_an_event_of_its_own() -> None:
+    event = DispatchFailedEvent("orders", "DispatchError", "no Job was made for postgres://ann:s3cret@db/x")
+    assert (event.kind, event.pipeline, event.error_type) == ("dispatch_failed", "orders", "DispatchError")
+    told = facts(event)
+    assert told["error_message"].startswith("no Job was made") and "s3cret" not in told["error_message"]
+    heard: list[AlertEvent] = []
+
+    class Keeping:
+        def notify(self, event: AlertEvent) -> None:
+            heard.append(event)
+
+    Telling([Keeping()]).dispatch_failed("orders", OSError("gone"), slot=SIX, at=SIX)
+    assert heard == [DispatchFailedEvent("orders", "OSError", "gone", timestamp=SIX)]

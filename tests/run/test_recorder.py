@@ -177,3 +177,12 @@ def test_without_a_store_nothing_happens(caplog: pytest.LogCaptureFixture) -> No
     recorder.step("source", "succeeded")
     recorder.finish("succeeded")
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize(("result", "rows"), [({"rows": 3}, 3), ({"rows": "many"}, None), ({"rows_inserted": 1}, None)])
+def test_rows_that_a_function_reports_are_counted(result: dict[str, object], rows: int | None) -> None:
+    log = InMemoryRunLog()
+    recorder = RunRecorder(log, "p", "r1")
+    recorder.start()
+    recorder.finish("succeeded", result)
+    assert log.get_run("r1").extras.get("rows") == rows

@@ -303,5 +303,7 @@ def test_opening_softly_never_fails() -> None:
 def test_rows_of_a_result() -> None:
     assert rows_of(None) == {}
     assert rows_of({"rows": 3, "rows_inserted": True}) == {}
+    assert rows_of({"rows": 3}) == {"processed": 3}
+    assert rows_of({"rows": True}) == rows_of({"rows": "3"}) == rows_of({"rows": 0}) == {}
     fanned = {"results": {"a": {"rows_inserted": 2, "rows_closed": 1}, "b": {"rows_inserted": 5}}, "errors": {}}
     assert rows_of(fanned) == {"inserted": 7, "closed": 1}

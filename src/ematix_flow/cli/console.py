@@ -30,6 +30,7 @@ _CODES: dict[Style, str] = {"bold": "1", "dim": "2", "red": "31", "green": "32",
 _MARKS: dict[StepStatus, str] = {"succeeded": "✓", "failed": "✗", "skipped": "-"}
 _MARK_STYLES: dict[StepStatus, Style] = {"succeeded": "green", "failed": "red", "skipped": "dim"}
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_DASHES_BELOW_HEADER = "    \n    \n ---\n" + "    \n" * 5
 _SILENCE_S = 1.0
 _PLAIN_PROGRESS_S = 10.0
 
@@ -65,17 +66,24 @@ class Console:
         first, *rest = scrub(str(exc)).splitlines() or [type(exc).__name__]
         _write(sys.stderr, "\n".join([self.painted(first, "red"), *rest]))
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, header: bool = True) -> None:
-        """Rows in aligned columns; None is left empty. Without a terminal nothing is cut and nothing is coloured."""
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, header: bool = True, ruled: bool = False
+    ) -> None:
+        """Rows in aligned columns; None is left empty. Without a terminal nothing is cut and nothing is coloured.
+
+        With `ruled`, a line of dashes stands below the header.
+        """
         cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
         if self.is_terminal(sys.stdout):
-            self._terminal_table(columns, cells, header)
+            self._terminal_table(columns, cells, header, ruled)
             return
         lines = [list(columns), *cells] if header else cells
         widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(columns))]
-        for line in lines:
+        for number, line in enumerate(lines):
             padded = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
             self.line(padded.rstrip())
+            if ruled and number == 0:
+                self.line("-" * len(padded))
 
     def is_terminal(self, stream: TextIO) -> bool:
         """Whether somebody is looking, and the terminal can do more than print."""
@@ -93,14 +101,20 @@ class Console:
             return text
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
 
-    def _terminal_table(self, columns: Sequence[str], cells: list[list[str]], header: bool) -> None:
+    def _terminal_table(self, columns: Sequence[str], cells: list[list[str]], header: bool, ruled: bool) -> None:
+        from rich.box import Box
         from rich.console import Console as RichConsole
         from rich.table import Table
         from rich.text import Text
 
         colored = self.has_color(sys.stdout)
         table = Table(
-            box=None, show_header=header, header_style="dim" if colored else "", pad_edge=False, padding=(0, 1)
+            box=Box(_DASHES_BELOW_HEADER, ascii=True) if ruled else None,
+            show_edge=False,
+            show_header=header,
+            header_style="dim" if colored else "",
+            pad_edge=False,
+            padding=(0, 1),
         )
         for column in columns:
             table.add_column(Text(column), overflow="fold")

@@ -202,7 +202,7 @@ def short_id(run_id: str) -> str:
 
 
 def _rows(record: RunRecord) -> dict[str, int]:
-    counts = {name: record.extras.get(f"rows_{name}") for name in _COUNTS}
+    counts = {"processed": record.extras.get("rows"), **{n: record.extras.get(f"rows_{n}") for n in _COUNTS}}
     if record.kind == "streaming":
         counts = {name: record.extras.get(f"rows_{name}_total") for name in ("consumed", "written")}
     return {name: count for name, count in counts.items() if isinstance(count, int)}

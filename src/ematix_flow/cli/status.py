@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
     from ematix_flow.cli.parser import CommandParser
 
-_COLUMNS = ("NAME", "SCHEDULE", "NEXT (UTC)", "LAST RUN (UTC)", "OUTCOME", "RETRY", "DEPENDS ON", "NOW")
+_COLUMNS = ("NAME", "SCHEDULE", "LAST RUN", "OUTCOME", "RETRY", "DEPENDS ON", "NEXT DUE", "NOW")
+"""Those up to DEPENDS ON are documented, and scripts go by them; what came later stands behind."""
 
 
 def configure(parser: CommandParser) -> None:
@@ -43,7 +44,7 @@ def run(args: Namespace, console: Console) -> int:
     if not rows:
         console.line("no pipelines registered")
         return 0
-    console.table(_COLUMNS, [_row(row, retry_words(row)) for row in rows])
+    console.table(_COLUMNS, [_row(row, retry_words(row)) for row in rows], ruled=True)
     for row in rows:
         if row["last_error"]:
             console.note(f"{row['name']}: {row['last_error']}", "dim")
@@ -55,11 +56,11 @@ def _row(row: dict[str, Any], retry: str) -> tuple[str, ...]:
     return (
         row["name"],
         row["schedule"] or (f"on {row['on_message']}" if row["on_message"] else "(unscheduled)"),
-        _moment(row["next_due_at"]) if row["next_due_at"] else "",
-        _moment(last[0]) if last else "never",
+        last[0] if last else "never",
         ("ok" if last[1] else "fail") if last else "",
         retry,
         ", ".join(row["depends_on"]),
+        row["next_due_at"] or "",
         _now(row),
     )
 
@@ -70,7 +71,3 @@ def _now(row: dict[str, Any]) -> str:
     if row["paused"]:
         return "paused"
     return str(row["waiting_reason"] or "")
-
-
-def _moment(text: str) -> str:
-    return text.replace("T", " ").removesuffix("Z")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from ematix_flow.contracts.runtime import RunHistory, StepStatus
@@ -333,6 +333,24 @@ class AlertEvent:
     max_attempts: int = 0
     gave_up: bool = False
     run_id: str = ""
+
+
+@dataclass(frozen=True, init=False)
+class DispatchFailedEvent(AlertEvent):
+    """A claimed pipeline could not be started where it should run; it is tried again."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        error_type: str = "",
+        error_message: str = "",
+        *,
+        timestamp: datetime | None = None,
+        kind: str = "dispatch_failed",
+        **others: Any,
+    ) -> None:
+        at = timestamp or datetime.now(timezone.utc)
+        super().__init__(kind, pipeline, at, error_message=error_message, error_type=error_type, **others)
 
 
 class Alerter(Protocol):

@@ -13,6 +13,7 @@ from ematix_flow.contracts.runtime import RunHistory, RunKind, RunRecord, RunSta
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import FlowError
 from ematix_flow.run.process import this_process
+from ematix_flow.watch.metrics import reported_rows
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +214,8 @@ def _counts(result: Mapping[str, Any]) -> dict[str, int]:
         for name in _ROW_COUNTS:
             if isinstance(one.get(name), int):
                 counts[name] = counts.get(name, 0) + one[name]
-    return counts
+    reported = reported_rows(result)
+    return counts if reported is None else {**counts, "rows": reported}
 
 
 def _plain(value: Any) -> Any:

@@ -182,6 +182,8 @@ def rows_of(result: Any) -> dict[str, int]:
     {'inserted': 3}
     >>> rows_of({"a": {"rows_inserted": 3}, "b": {"rows_inserted": 2, "rows_deleted": 1}})
     {'inserted': 5, 'deleted': 1}
+    >>> rows_of({"rows": 3})
+    {'processed': 3}
     """
     if not isinstance(result, Mapping):
         return {}
@@ -193,7 +195,21 @@ def rows_of(result: Any) -> dict[str, int]:
             number = part.get(f"rows_{action}")
             if isinstance(number, int) and not isinstance(number, bool) and number > 0:
                 rows[action] += number
+    reported = reported_rows(result)
+    if reported:
+        rows["processed"] += reported
     return dict(rows)
+
+
+def reported_rows(result: Mapping[str, Any]) -> int | None:
+    """What a function that moves rows itself says about them: `{"rows": 3}`; None where a load has counted.
+
+    >>> reported_rows({"rows": 3}), reported_rows({"rows": 3, "rows_inserted": 1}), reported_rows({"rows": True})
+    (3, None, None)
+    """
+    number = result.get("rows")
+    has_counted = any(str(name).startswith("rows_") for name in result)
+    return number if isinstance(number, int) and not isinstance(number, bool) and not has_counted else None
 
 
 def _null(url: str) -> MetricsSink:

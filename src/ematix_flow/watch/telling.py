@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
-from ematix_flow.contracts.orchestration import Alerter, AlertEvent, AlertKind, MetricsSink, RunLog
+from ematix_flow.contracts.orchestration import Alerter, AlertEvent, AlertKind, DispatchFailedEvent, MetricsSink, RunLog
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import FlowError
 from ematix_flow.watch.alert_text import moment, one_line, scrubbed
@@ -207,13 +207,8 @@ class Telling:
     ) -> None:
         """A run could not be started: counted every time, told once for its slot, or once an hour without one."""
         self.count(pipeline, "dispatch_failed")
-        event = AlertEvent(
-            kind="dispatch_failed",
-            pipeline=pipeline,
-            timestamp=at or self._clock(),
-            error_message=_message(error),
-            error_type=_type(error),
-            run_id=run_id,
+        event = DispatchFailedEvent(
+            pipeline, _type(error), _message(error), timestamp=at or self._clock(), run_id=run_id
         )
         self._alert(event, slot)
 
