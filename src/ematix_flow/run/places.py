@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.catalog import open_backend
+from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.config.resolve import ResolvedConnection, resolve
 from ematix_flow.config.spark_place import spark_settings
 from ematix_flow.contracts.backend import Backend, KeepsBooks, RunsOnSpark, Settles, SpeaksSql
@@ -15,10 +16,12 @@ from ematix_flow.contracts.maintenance import Maintains, TableMaintenance
 from ematix_flow.contracts.plans import SourceQuery
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef
-from ematix_flow.declare.pipeline import Mover, PipelineSpec
+from ematix_flow.declare import registry
+from ematix_flow.declare.pipeline import Mover, PipelineSpec, PostStep, TransformRef
 from ematix_flow.declare.table import TableSpec
 from ematix_flow.declare.target import TargetSpec
-from ematix_flow.errors import InvalidPlan, MissingDriver, UnsupportedBackend
+from ematix_flow.declare.transform import TransformSpec
+from ematix_flow.errors import FlowError, InvalidPlan, MissingDriver, UnsupportedBackend
 from ematix_flow.plan.batch import SourceSide, TargetSide, describable, user_sql_probe
 from ematix_flow.plan.history import events_table
 from ematix_flow.run.queried_in_spark import QueriedInSpark, refuse_native
@@ -106,6 +109,8 @@ def opened(spec: PipelineSpec, target: TargetSpec) -> Iterator[Places]:
     sink.check_target(target)
     if target.table.maintenance is not None:
         maintenance_of(sink, target.table)
+    if spec.transforms_post:
+        _require_sql_for_steps(spec, sink if target is spec.targets[-1] else None)
     same = source_connection.connection.identity() == target_connection.connection.identity()
     source = sink if same and type(source_connection.connection) is type(target_connection.connection) else None
     source = source or open_backend(source_connection.connection)
@@ -122,6 +127,38 @@ def opened(spec: PipelineSpec, target: TargetSpec) -> Iterator[Places]:
     finally:
         for backend in {id(source): source, id(sink): sink}.values():
             backend.close()
+
+
+def _require_sql_for_steps(spec: PipelineSpec, sink: Backend | None) -> None:
+    """Refuse after-load steps that want SQL where none is spoken, before the rows they would follow are loaded.
+
+    They run where the last target is. `sink` is that target; None to look for it, when an earlier one is opened.
+    """
+    if sink is None:
+        with suppress(FlowError):  # a target that cannot be had says so in its own turn
+            sink = open_backend(resolve(spec.targets[-1].connection, where=str(spec.where)).connection)
+    if sink is None or isinstance(sink, SqlBackend):
+        return
+    for index, step in enumerate(spec.transforms_post):
+        what = _step_on_target(step)
+        if what is not None:
+            raise InvalidPlan(
+                f"transforms_post[{index}] of '{spec.name}' is {what}, and '{sink.connection.name}' "
+                f"({sink.connection.kind}) runs no SQL steps after a load.",
+                where=str(spec.where),
+                fix="make the step a pipeline of its own that reads the table; ematix.transform_ref(…) may name it",
+            )
+
+
+def _step_on_target(step: PostStep) -> str | None:
+    """What a step is that is run through a SQL connection to the target; None when it does without one."""
+    if isinstance(step, str):
+        return "SQL"
+    if not isinstance(step, TransformRef):
+        return "a function that is given a SQL connection"
+    found = registry.current().transform(step.name)
+    uses_target = found is not None and isinstance(found.thing, TransformSpec) and found.thing.target_connection is None
+    return f"the transform '{step.name}', which is given a SQL connection" if uses_target else None
 
 
 @contextmanager
