@@ -84,12 +84,18 @@ class LakeContract(BackendContract):
         assert again.replayed and len(endpoint(bench).commits("users")) == before
         assert bench.rows(users) == [(1, "ann")]
 
-    def test_rows_still_come_after_the_books_were_lost(self, bench: Bench) -> None:
+    def test_rows_still_come_after_the_books_were_lost_and_a_run_that_is_in_the_table_comes_once(
+        self, bench: Bench
+    ) -> None:
         users = bench.table("users", id=BigInt, name=Text)
-        bench.load(users, [(1, "ann")], route="spark", mode="append")
+        bench.load(users, [(1, "ann")], route="spark", mode="append", run_id="monday")
         shutil.rmtree(endpoint(bench).root / "_ematix_flow")
+        again = bench.pipeline(users, route="spark", mode="append")
+        assert again.sync(run_id="monday").replayed and bench.rows(users) == [(1, "ann")]
         bench.load(users, [(2, "bob")], route="spark", mode="append")
-        assert bench.rows(users) == [(1, "ann"), (2, "bob")]
+        assert again.sync(run_id="monday").replayed
+        bench.load(users, [(3, "cid")], route="spark", mode="append", run_id="monday", name="of another pipeline")
+        assert bench.rows(users) == [(1, "ann"), (2, "bob"), (3, "cid")]
 
     def test_a_row_stored_twice_is_updated_twice(self, bench: Bench) -> None:
         users = bench.table("users", id=Annotated[BigInt, pk()], name=Text)

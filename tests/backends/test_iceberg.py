@@ -13,7 +13,7 @@ import pytest
 
 from ematix_flow import pk
 from ematix_flow.backends.iceberg import IcebergBackend
-from ematix_flow.backends.lake import told
+from ematix_flow.backends.lake_commits import told
 from ematix_flow.connections import IcebergConnection, SQLiteConnection
 from ematix_flow.errors import FlowError, InvalidConnection
 from ematix_flow.testing.bench import Bench

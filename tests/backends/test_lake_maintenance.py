@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from ematix_flow import DeltaLocalConnection, IcebergConnection, Maintenance, SQLiteConnection, Target, ematix, pk
-from ematix_flow.backends.lake import told
+from ematix_flow.backends.lake_commits import told
 from ematix_flow.backends.lake_maintenance import LakeMaintenance
 from ematix_flow.contracts.plans import OpenedRun, RunResult
 from ematix_flow.contracts.runtime import SilentObserver, StepStatus

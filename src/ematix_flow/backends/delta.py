@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ematix_flow.backends import delta_native
@@ -12,7 +13,8 @@ from ematix_flow.backends.files_frames import held_by_folders
 from ematix_flow.backends.files_store import LocalStore, Store, require_no_pattern
 from ematix_flow.backends.files_store_s3 import S3Store
 from ematix_flow.backends.json_books import file_name
-from ematix_flow.backends.lake import Commit, LandedRows, LoadCommit, told
+from ematix_flow.backends.lake import LandedRows
+from ematix_flow.backends.lake_commits import Commit, LoadCommit, told
 from ematix_flow.backends.lake_dialect import LakeDialect
 from ematix_flow.backends.lake_stream import DeltaStreams
 from ematix_flow.backends.transport import quoted
@@ -36,6 +38,12 @@ _NEEDS = SessionNeeds(
     },
 )
 
+
+_RUN = "ematix_flow_run"
+"""What says in a commit's mark which run made it."""
+
+_LOOKED_BACK = 100
+"""Commits that are looked through for the loads of a pipeline whose books are lost."""
 
 _CHANGED = "EMATIX_FLOW_ROWS_CAME_IN_BETWEEN"
 _COMMIT_FILE = re.compile(r"(\d{20})\.json")
@@ -162,7 +170,7 @@ class DeltaBackend(DeltaStreams):
                 None if only_adds else load.version,
                 write,
                 files,
-                metadata=_mark(load.mark.run_id),
+                metadata=_mark(load.mark),
                 application=load.mark.application,
                 number=load.mark.number,
             )
@@ -179,7 +187,7 @@ class DeltaBackend(DeltaStreams):
         marks = {
             f"{_CONF}write.txnAppId": commit.application,
             f"{_CONF}write.txnVersion": str(commit.number),
-            f"{_CONF}commitInfo.userMetadata": _mark(commit.run_id),
+            f"{_CONF}commitInfo.userMetadata": _mark(commit),
         }
         try:
             with told(spark, marks):
@@ -211,18 +219,27 @@ class DeltaBackend(DeltaStreams):
         metrics = commit["operationMetrics"]
         return int(metrics["num_added_rows" if self.is_native else "numOutputRows"])
 
+    def loads_of(self, spark: SparkSession, table: TableRef, pipeline: str) -> Mapping[str, str]:
+        newest = islice(self._commits_with_marks(table), _LOOKED_BACK)
+        marks = [mark for _, mark, _ in newest if mark.get("pipeline") == pipeline]
+        return {mark["logical_run"]: mark[_RUN] for mark in reversed(marks)}
+
     def _commit_of(self, table: TableRef, run_id: str, after: int | None = None) -> Mapping[str, Any] | None:
         """What the log says about a run's commit, newest first; None when there is none behind version `after`."""
-        mine = _mark(run_id)
-        for number in sorted(self._commits(table), reverse=True):
+        for number, mark, information in self._commits_with_marks(table):
             if after is not None and number <= after:
                 break
+            if mark.get(_RUN) == run_id:
+                return information
+        return None
+
+    def _commits_with_marks(self, table: TableRef) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
+        """The commits, newest first: number, the mark if it is one of ours, and all that the log says about it."""
+        for number in sorted(self._commits(table), reverse=True):
             with self.store.open(f"{self._log(table)}/{number:020d}.json") as file:
                 actions = [json.loads(line) for line in file.read().splitlines() if line.startswith(b'{"commitInfo"')]
-            for action in actions:
-                if action["commitInfo"].get("userMetadata") == mine:
-                    return dict(action["commitInfo"])
-        return None
+            information: Mapping[str, Any] = actions[0]["commitInfo"] if actions else {}
+            yield number, _marked_by_us(information.get("userMetadata")), information
 
 
 class S3DeltaBackend(DeltaBackend):
@@ -237,5 +254,14 @@ class S3DeltaBackend(DeltaBackend):
         return S3Store(connection)
 
 
-def _mark(run_id: str) -> str:
-    return json.dumps({"ematix_flow_run": run_id})
+def _mark(commit: Commit) -> str:
+    return json.dumps({_RUN: commit.run_id, "pipeline": commit.pipeline, "logical_run": commit.logical_run})
+
+
+def _marked_by_us(text: Any) -> Mapping[str, Any]:
+    """The mark that a commit carries; nothing when its words are those of another program."""
+    try:
+        mark = json.loads(text or "")
+    except (TypeError, ValueError):
+        return {}
+    return mark if isinstance(mark, dict) and _RUN in mark else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ematix_flow.backends.lake import told
+from ematix_flow.backends.lake_commits import told
 from ematix_flow.backends.lake_maintenance import LakeMaintenance
 from ematix_flow.contracts.maintenance import FileCount
 from ematix_flow.contracts.shapes import TableRef

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from ematix_flow.backends.files_store import LocalStore, Store
 from ematix_flow.backends.files_store_s3 import S3Store
-from ematix_flow.backends.lake import Commit, LoadCommit, told
+from ematix_flow.backends.lake_commits import Commit, LoadCommit, told
 from ematix_flow.backends.lake_dialect import LakeDialect
 from ematix_flow.backends.lake_stream import IcebergStreams
 from ematix_flow.backends.locks import digest
@@ -39,6 +39,9 @@ _SECRETS = (".jdbc.password", ".token")
 
 _RUN = "ematix-flow.run"
 """The property of a snapshot that says which run made it."""
+
+_PIPELINE, _LOGICAL_RUN = "ematix-flow.pipeline", "ematix-flow.logical-run"
+"""The properties that say which load of which pipeline that was."""
 
 _CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException", "Found conflicting files")
 
@@ -204,8 +207,9 @@ class IcebergBackend(IcebergStreams):
     @contextmanager
     def _marked(self, spark: SparkSession, table: TableRef, commit: Commit) -> Iterator[None]:
         """What is committed carries the mark, and a conflict is called one."""
+        marks = {_RUN: commit.run_id, _PIPELINE: commit.pipeline, _LOGICAL_RUN: commit.logical_run}
         try:
-            with told(spark, {f"spark.sql.iceberg.snapshot-property.{_RUN}": commit.run_id}):
+            with told(spark, {f"spark.sql.iceberg.snapshot-property.{name}": text for name, text in marks.items()}):
                 yield
         except Exception as exc:
             if self.is_conflict(exc):
@@ -237,18 +241,23 @@ class IcebergBackend(IcebergStreams):
         return IcebergMaintenance(self)
 
     def is_committed(self, spark: SparkSession, table: TableRef, run_id: str, *, after: int | None = None) -> bool:
-        return bool(self._snapshots(spark, table, run_id))
+        return bool(self._snapshots(spark, table, _RUN, run_id))
+
+    def loads_of(self, spark: SparkSession, table: TableRef, pipeline: str) -> Mapping[str, str]:
+        marks = self._snapshots(spark, table, _PIPELINE, pipeline)
+        return {mark[_LOGICAL_RUN]: mark[_RUN] for mark in marks}
 
     def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
-        return int(self._snapshots(spark, table, run_id)[0].get("added-records", "0"))
+        return int(self._snapshots(spark, table, _RUN, run_id)[0].get("added-records", "0"))
 
-    def _snapshots(self, spark: SparkSession, table: TableRef, run_id: str) -> list[Mapping[str, Any]]:
+    def _snapshots(self, spark: SparkSession, table: TableRef, mark: str, text: str) -> list[Mapping[str, Any]]:
+        """What the snapshots with that mark say of themselves."""
         self.prepare(spark)
         if not self.exists(table):
             return []
-        mine = f"summary['{_RUN}'] = {self.dialect.text(run_id)}"
+        wanted = f"summary['{mark}'] = {self.dialect.text(text)}"
         return [
-            row[0] for row in spark.sql(f"SELECT summary FROM {self.name_of(table)}.snapshots WHERE {mine}").collect()
+            row[0] for row in spark.sql(f"SELECT summary FROM {self.name_of(table)}.snapshots WHERE {wanted}").collect()
         ]
 
 

@@ -251,7 +251,7 @@ class JsonBooks(ABC):
             self._write_history(run.run_id, {**record, **end})
         elif record is not None and record["status"] == "running":
             rows = self._streamed.pop(run.run_id, 0)
-            end = _success(record["mode"], {**_NOTHING, "rows": rows, "inserted": rows}, now)
+            end = _success(record["mode"], {**NOTHING, "rows": rows, "inserted": rows}, now)
             self._write_history(run.run_id, {**record, **end, "metrics_json": None})
         ledger = self.ledger(run.pipeline)
         if ledger["open"] is not None and ledger["open"]["run_id"] == run.run_id:
@@ -393,7 +393,7 @@ def file_name(name: str) -> str:
     return f"{slug}-{digest(name)}"
 
 
-_NOTHING: Mapping[str, int] = {"rows": 0, "inserted": 0, "updated": 0, "closed": 0}
+NOTHING: Mapping[str, int] = {"rows": 0, "inserted": 0, "updated": 0, "closed": 0}
 
 
 def _success(mode: str, metrics: Mapping[str, Any], now: datetime) -> dict[str, Any]:

@@ -9,7 +9,6 @@ another program's commit in between makes the load work out its changes anew.
 from __future__ import annotations
 
 import logging
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,8 +19,9 @@ from ematix_flow.backends.files_options import prefix_segments
 from ematix_flow.backends.files_sql import folder_query, is_prefix
 from ematix_flow.backends.files_store import Lock
 from ematix_flow.backends.folder import FolderBackend
-from ematix_flow.backends.json_books import BOOKS, file_name
+from ematix_flow.backends.json_books import BOOKS, PipelineState, file_name
 from ematix_flow.backends.lake_books import LakeBooks
+from ematix_flow.backends.lake_commits import Commit, LoadCommit
 from ematix_flow.backends.lake_dialect import STORED, LakeDialect
 from ematix_flow.backends.lake_files import well_packed
 from ematix_flow.backends.locks import digest
@@ -62,7 +62,6 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _VERSION_COLUMNS = "valid_from TIMESTAMP, valid_to TIMESTAMP, is_current BOOLEAN"
-_telling = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -71,26 +70,6 @@ class LandedRows:
 
     frame: DataFrame
     place: str | None
-
-
-@dataclass(frozen=True)
-class Commit:
-    """What marks a commit as a run's own: a number that grows with each run of the application, and the run."""
-
-    application: str
-    number: int
-    run_id: str
-
-
-@dataclass(frozen=True)
-class LoadCommit:
-    """The one commit of a load: its statement, worked out for `version` of the table, and the mark it carries."""
-
-    plan: BatchPlan
-    run: OpenedRun
-    statement: Statement
-    mark: Commit
-    version: int | None
 
 
 @dataclass(frozen=True)
@@ -194,6 +173,10 @@ class LakeBackend(FolderBackend):
     @abstractmethod
     def is_committed(self, spark: SparkSession, table: TableRef, run_id: str, *, after: int | None = None) -> bool:
         """Whether a commit of that run is there; one behind a version, where that is known and spares work."""
+
+    @abstractmethod
+    def loads_of(self, spark: SparkSession, table: TableRef, pipeline: str) -> Mapping[str, str]:
+        """The logical runs of a pipeline that the table's newest commits name, and the run that made each."""
 
     @abstractmethod
     def rows_written(self, spark: SparkSession, table: TableRef, run_id: str) -> int:
@@ -355,7 +338,7 @@ class LakeBackend(FolderBackend):
             if run.applied is not None:
                 return SettleReport(rows=0, replayed=True)
             stack.enter_context(self.turn(plan.table))
-            known = self.books.state(run.pipeline, ())
+            known = self._known(spark, plan.table, run, stamp)
             if run.is_held(known.applied_run(run.logical_run)):
                 return SettleReport(rows=0, replayed=True)
             self.books.require_current(run, known.generation)
@@ -366,7 +349,8 @@ class LakeBackend(FolderBackend):
             self._make_gate(spark, plan)
             if plan.changes is None:
                 self._view(stack, self._packed(rows, plan), LANDED, plan.run_id)
-            mark = Commit(self.books.application(run.pipeline), run.generation + 1, run.run_id)
+            application = self.books.application(run.pipeline)
+            mark = Commit(application, run.generation + 1, run.run_id, run.pipeline, run.load_name)
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
                     return self._commit(stack, spark, plan, run, stamp, landed, mark)
@@ -375,6 +359,16 @@ class LakeBackend(FolderBackend):
                         raise
                     log.info("%s changed meanwhile; working out its changes anew", plan.table)
         raise AssertionError("unreachable")
+
+    def _known(self, spark: SparkSession, table: TableRef, run: OpenedRun, stamp: Stamp) -> PipelineState:
+        """What the books know; when that is nothing, they are new or were lost, and the table itself is asked.
+
+        A stream is not taken up from its table: who throws away its books may want all batches anew.
+        """
+        known = self.books.state(run.pipeline, ())
+        if known != PipelineState() or run.batch is not None or not self.exists(table):
+            return known
+        return self.books.found_again(run.pipeline, self.loads_of(spark, table, run.pipeline), stamp.now)
 
     @contextmanager
     def _gone_if_it_fails(self, spark: SparkSession, table: TableRef) -> Iterator[None]:
@@ -569,20 +563,3 @@ class LakeBackend(FolderBackend):
     def before_opening(self, pipeline: str) -> None:
         self.store.remove_tree(self._staging_root(pipeline))
         self.books.take_up(pipeline)
-
-
-@contextmanager
-def told(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """Settings for one statement; one that stayed behind would make other writes vanish without a word."""
-    with _telling:  # several targets may be loaded side by side in one session
-        before = {key: spark.conf.get(key, None) for key in conf}
-        try:
-            for key, value in conf.items():
-                spark.conf.set(key, value)
-            yield
-        finally:
-            for key, value_before in before.items():
-                if value_before is None:
-                    spark.conf.unset(key)
-                else:
-                    spark.conf.set(key, value_before)

@@ -5,14 +5,15 @@ After a crash the next run asks the table whether that commit is there, and take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
 from ematix_flow.backends.files_store import Store
-from ematix_flow.backends.json_books import JsonBooks, PipelineState
+from ematix_flow.backends.json_books import NOTHING, JsonBooks, PipelineState
 from ematix_flow.contracts.plans import OpenedRun
+from ematix_flow.contracts.runtime import instant_text
 from ematix_flow.contracts.shapes import TableRef
 
 
@@ -31,6 +32,14 @@ class LakeBooks(JsonBooks):
         if pending is not None and self._is_committed(TableRef(*pending["table"]), pending["run_id"]):
             known = pending["state"]
         return PipelineState.from_dict(known) if known else PipelineState()
+
+    def found_again(self, pipeline: str, loads: Mapping[str, str], now: datetime) -> PipelineState:
+        """Note the logical runs that a table knows of and the books do not; how many rows they had is not known."""
+        told = {"applied_at": instant_text(now), "metrics": {"version": 1, **NOTHING, "deleted": 0}}
+        state = PipelineState(applied={logical: {"run_id": run_id, **told} for logical, run_id in loads.items()})
+        if loads:
+            self.write_ledger(pipeline, state=state.to_dict())
+        return state
 
     def take_up(self, pipeline: str) -> None:
         """Settle what the last run left undecided. Called with the lease held, before a run opens."""
