@@ -120,6 +120,19 @@ class LakeContract(BackendContract):
             copies = bench.table(f"by_{how}", id=BigInt, name=Text)
             bench.pipeline(copies, route="spark", mode="append", place=bench.target, function=giving(source)).sync()
             assert bench.rows(copies) == [(1, "ann")], how
+        gone: dict[str, Any] = {
+            "9": BatchSource(bench.target.connection, schema="analytics", table="users", version=9),
+            "8": "SELECT id, name FROM analytics.users VERSION AS OF 8",
+            "1990-01-01": BatchSource(
+                bench.target.connection, schema="analytics", table="users", timestamp="1990-01-01"
+            ),
+        }
+        for said, source in gone.items():
+            copies = bench.table("never", id=BigInt, name=Text)
+            pipeline = bench.pipeline(copies, route="spark", mode="append", place=bench.target, function=giving(source))
+            with pytest.raises(InvalidSource, match=said):
+                pipeline.sync()
+            assert bench.target.shape("never") is None
         with pytest.raises(InvalidSource, match="need a lake table"):
             source = BatchSource(bench.source.connection, schema="public", table="users", version=1)
             copies = bench.table("copies", id=BigInt, name=Text)

@@ -22,7 +22,7 @@ from ematix_flow.declare.columns import ColumnType, SmallInt
 from ematix_flow.declare.connection import Connection, IcebergConnection
 from ematix_flow.declare.redaction import REDACTED, display_url, scrub, url_secrets
 from ematix_flow.declare.server_address import server_address, url_scheme
-from ematix_flow.errors import ConnectionFailed, InvalidConnection, InvalidPlan, WriteConflict
+from ematix_flow.errors import ConnectionFailed, InvalidConnection, InvalidPlan, InvalidSource, WriteConflict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -178,11 +178,27 @@ class IcebergBackend(IcebergStreams):
         return int(found[0][0]) if found else None
 
     def frame(self, spark: SparkSession, table: TableRef, moment: int | str | None = None) -> DataFrame:
-        if isinstance(moment, str):
-            return spark.sql(f"SELECT * FROM {self.name_of(table)} TIMESTAMP AS OF {self.dialect.text(moment)}")
-        if moment is not None:
-            return spark.sql(f"SELECT * FROM {self.name_of(table)} VERSION AS OF {moment}")
-        return spark.read.table(self.name_of(table))
+        if moment is None:
+            return spark.read.table(self.name_of(table))
+        then = f"TIMESTAMP AS OF {self.dialect.text(moment)}" if isinstance(moment, str) else f"VERSION AS OF {moment}"
+        try:
+            return spark.sql(f"SELECT * FROM {self.name_of(table)} {then}")
+        except Exception as exc:
+            if "Cannot find" not in str(exc):
+                raise
+            raise self._without(spark, table, moment) from exc
+
+    def _without(self, spark: SparkSession, table: TableRef, moment: int | str) -> InvalidSource:
+        """The table has nothing of that version or time; Iceberg does not say what it has."""
+        listed = f"SELECT snapshot_id, committed_at FROM {self.name_of(table)}.snapshots ORDER BY committed_at"
+        kept = [f"{row[0]} ({row[1]})" for row in spark.sql(listed).collect()]
+        what = f"snapshot as old as {moment}" if isinstance(moment, str) else f"snapshot {moment}"
+        has = f"the oldest is {kept[0]}, the newest {kept[-1]}" if kept else "it has none"
+        return InvalidSource(
+            f"The Iceberg table '{table}' has no {what}, or no longer: {has}.",
+            where=self.store.shown_path(self.folder_of(table)),
+            fix="ask for one of its snapshots, or for a later time",
+        )
 
     def current(self, spark: SparkSession, table: TableRef) -> DataFrame:
         # A frame loads its table once. Asked for by number, the newest rows would lack columns added since they came.

@@ -30,7 +30,7 @@ from ematix_flow.errors import (
 )
 from ematix_flow.spark import native
 from ematix_flow.spark.kafka_failures import kafka_failure
-from ematix_flow.spark.lake_failures import lake_stream_failure
+from ematix_flow.spark.lake_failures import lake_stream_failure, lake_version_failure
 
 
 def explain(exc: BaseException) -> FlowError | None:
@@ -403,6 +403,7 @@ _RULES: tuple[Callable[[str, str], FlowError | None], ...] = (
     _full_disk,
     kafka_failure,
     lake_stream_failure,
+    lake_version_failure,
     _native_failure,
     _out_of_memory,
     _users_code,
