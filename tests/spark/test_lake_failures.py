@@ -18,8 +18,8 @@ ANSWERS = {
         ("at 1990-01-01 00:00:00.0", "its oldest is of 2026-03-01 04:02:18.913"),
     ),
     "DELTA_TIMESTAMP_GREATER_THAN_COMMIT": (
-        "Timestamp 2990-01-01 00:00:00.0 is after the table's latest version (2026-03-01 04:02:23.795). Use a timestamp "
-        "at or before 2026-03-01 04:02:23.",
+        "Timestamp 2990-01-01 00:00:00.0 is after the table's latest version (2026-03-01 04:02:23.795). Use a "
+        "timestamp at or before 2026-03-01 04:02:23.",
         ("at 2990-01-01 00:00:00.0", "its newest is of 2026-03-01 04:02:23.795"),
     ),
     "": ("java.lang.IllegalArgumentException: Cannot find snapshot with ID 99", ("no snapshot 99",)),
