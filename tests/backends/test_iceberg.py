@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, cast
@@ -22,7 +23,7 @@ from ematix_flow.testing.lake_endpoints import IcebergEndpoint
 from ematix_flow.testing.registry import isolated_registry
 from ematix_flow.types import BigInt, Text
 from tests.backends.lake_contract import SAME_FOR_ALL_LAKES, LakeContract, ReadBySpark, left_to_prove
-from tests.services.iceberg_rest import rest_catalog
+from tests.services.iceberg_rest import door_before, rest_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,6 +96,33 @@ def test_tables_of_a_catalog_are_loaded_changed_and_read(
             assert bench.rows(table) == [(1, "Ann"), (2, "bob"), (3, "cid")]
 
 
+def test_a_login_and_the_name_of_a_warehouse_reach_a_rest_catalog(rest: IcebergConnection, tmp_project: Path) -> None:
+    till = SQLiteConnection(name="till", path=str(tmp_project / "till.db"))
+    with door_before(rest.uri or "", credential="flow:pw-4711") as door, isolated_registry():
+        for secret in ("pw-4711", "wrong-12"):
+            lake = replace(
+                rest,
+                uri=f"{door.address}/" if secret == "wrong-12" else door.address,  # a catalog of its own
+                warehouse_name="analytics",
+                credential=f"flow:{secret}",
+                scope="catalog",
+                oauth2_server_uri=f"{door.address}/login",
+            )
+            assert secret not in repr(lake)
+            bench = Bench(ReadBySpark(lake, schema="doors"), SqliteEndpoint(till, "main"))
+            users = bench.table("users", id=BigInt)
+            if secret == "pw-4711":
+                bench.load(users, [(1,)], route="spark", mode="append")
+                assert bench.rows(users) == [(1,)]
+            else:
+                with pytest.raises(FlowError, match="catalog of 'lake' at .* cannot be used") as caught:
+                    bench.load(users, [(1,)], route="spark", mode="append")
+                assert secret not in str(caught.value)
+    assert door.warehouses == {"analytics"}
+    assert {login["client_id"] for login in door.logins} == {"flow"}
+    assert {login["scope"] for login in door.logins} == {"catalog"}
+
+
 def test_a_catalog_that_is_not_there_is_named_in_one_error(tmp_project: Path) -> None:
     lake = IcebergConnection(name="lake", warehouse=str(tmp_project / "x"), catalog="rest", uri="http://127.0.0.1:9")
     till = SQLiteConnection(name="till", path=str(tmp_project / "till.db"))
@@ -128,6 +156,9 @@ def test_a_secret_in_an_address_that_spark_would_show_is_refused(catalog: str, u
     with pytest.raises(InvalidConnection, match="would be shown by Spark") as caught:
         IcebergBackend(IcebergConnection(name="lake", warehouse="w", catalog=catalog, uri=uri))
     assert "pw-4711" not in str(caught.value)
+    with pytest.raises(InvalidConnection, match="oauth2_server_uri would be shown by Spark"):
+        login = {"credential": "a:b", "oauth2_server_uri": "https://h/login?client_secret=pw-4711"}
+        IcebergBackend(IcebergConnection(name="lake", warehouse="w", catalog="rest", uri="https://h", **login))
 
 
 @pytest.mark.parametrize(
@@ -136,6 +167,13 @@ def test_a_secret_in_an_address_that_spark_would_show_is_refused(catalog: str, u
         ({"catalog": "glue"}, "catalog 'glue' is unknown"),
         ({"catalog": "rest"}, "needs a uri"),
         ({"uri": "http://x"}, "has no uri"),
+        (
+            {"catalog": "rest", "uri": "http://x", "catalog_name": "c"},
+            r"(?s)catalog_name is for catalog 'jdbc'.*warehouse_name=",
+        ),
+        ({"warehouse_name": "analytics"}, "warehouse_name is for catalog 'rest'"),
+        ({"catalog": "rest", "uri": "http://x", "token": "t", "credential": "a:b"}, "two logins"),
+        ({"catalog": "rest", "uri": "http://x", "scope": "all"}, "belong to a credential"),
         ({"warehouse": "s3://b/p"}, "a warehouse in S3 needs .*secret_access_key"),
         ({"region": "r"}, "belong to a warehouse in S3"),
     ],

@@ -1,15 +1,23 @@
-"""A REST catalog for Iceberg: the project's own servlet in a Jetty, on a free port of 127.0.0.1, ended with its tests.
+"""A REST catalog for Iceberg, and a door before it that wants a login.
 
-Its jars come from a Maven repository, the way connector jars do, and stay in the cache of the tests.
+The catalog is the project's own servlet in a Jetty, on a free port of 127.0.0.1, ended with its tests. Its jars come
+from a Maven repository, the way connector jars do, and stay in the cache of the tests.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from ematix_flow.backends import jars
 from ematix_flow.backends.jars import Jar
@@ -91,3 +99,63 @@ def _serving(jvm: Any, warehouse: Path) -> Any:
     server.setHandler(context)
     server.start()
     return server
+
+
+@dataclass
+class Door:
+    """What a door was asked: the logins it got, and the warehouses that were named."""
+
+    address: str = ""
+    logins: list[dict[str, str]] = field(default_factory=list)
+    warehouses: set[str] = field(default_factory=set)
+
+
+@contextmanager
+def door_before(catalog: str, *, credential: str) -> Iterator[Door]:
+    """A server that lets through to a REST catalog who has a token, and gives one for a credential (`id:secret`)."""
+    door = Door()
+
+    class Doorman(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            asked = urlsplit(self.path)
+            if asked.path == "/login":
+                login = {key: values[0] for key, values in parse_qs(body.decode()).items()}
+                door.logins.append(login)
+                is_known = f"{login.get('client_id')}:{login.get('client_secret')}" == credential
+                token = {"access_token": "a-token", "token_type": "bearer", "expires_in": 3600}
+                return self.say(
+                    200 if is_known else 401, json.dumps(token if is_known else {"error": "invalid_client"})
+                )
+            if self.headers.get("Authorization") != "Bearer a-token":
+                return self.say(401, json.dumps({"error": {"message": "no", "type": "NotAuthorized", "code": 401}}))
+            door.warehouses.update(parse_qs(asked.query).get("warehouse", []))
+            given = {"Content-Type": "application/json"}
+            wanted = urllib.request.Request(catalog + self.path, body or None, given, method=self.command)
+            try:
+                with urllib.request.urlopen(wanted) as found:
+                    self.say(found.status, found.read().decode())
+            except urllib.error.HTTPError as exc:
+                self.say(exc.code, exc.read().decode())
+
+        do_GET = do_POST = do_HEAD = do_DELETE = answer
+
+        def say(self, status: int, text: str) -> None:
+            data = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Doorman) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        door.address = f"http://127.0.0.1:{server.server_port}"
+        yield door
+        server.shutdown()

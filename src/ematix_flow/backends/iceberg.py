@@ -35,7 +35,10 @@ _DRIVERS = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysq
 
 _ANSWER_S = 5.0
 
-_SECRETS = (".jdbc.password", ".token")
+_SECRETS = (".jdbc.password", ".token", ".credential")
+
+_CATALOG_NAME = "ematix_flow"
+"""What a database calls the list of tables when nobody says it."""
 
 _RUN = "ematix-flow.run"
 """The property of a snapshot that says which run made it."""
@@ -113,7 +116,7 @@ class IcebergBackend(IcebergStreams):
         known = {
             "": "org.apache.iceberg.spark.SparkCatalog",
             ".type": _CATALOG_TYPES[self.connection.catalog],
-            ".warehouse": self.store.spark_uri("").rstrip("/"),
+            ".warehouse": self.connection.warehouse_name or self.store.spark_uri("").rstrip("/"),
             # What other programs commit must be seen at once, not when a cache runs out.
             ".cache-enabled": "false",
             # One way to files for every catalog, the session's own; it knows the login of the bucket.
@@ -123,6 +126,9 @@ class IcebergBackend(IcebergStreams):
             ".jdbc.password": self.catalog.password,
             ".jdbc.schema-version": "V1" if self.connection.catalog == "jdbc" else None,
             ".token": self.connection.token,
+            ".credential": self.connection.credential,
+            ".scope": self.connection.scope,
+            ".oauth2-server-uri": self.connection.oauth2_server_uri,
         }
         prefix = f"spark.sql.catalog.{self.catalog.name}"
         if spark.conf.get(f"{prefix}.uri", self.catalog.uri or "") != (self.catalog.uri or ""):
@@ -153,7 +159,7 @@ class IcebergBackend(IcebergStreams):
             place = f"The {given.catalog} catalog of '{given.name}' at {display_url(given.uri or '')}"
             raise ConnectionFailed(
                 f"{place} cannot be used: {_cause(exc)}.",
-                fix="check that it runs, and the uri, user, password or token of the connection",
+                fix="check that it runs, and the uri, user, password, token or credential of the connection",
             ) from exc
 
     def _require_answer(self) -> None:
@@ -295,6 +301,11 @@ def _cause(exc: Exception) -> str:
 def _listed_by(connection: IcebergConnection) -> _Catalog:
     """The catalog of a connection, in the words of Iceberg's own settings."""
     uri = connection.uri or ""
+    if url_secrets(connection.oauth2_server_uri or ""):
+        raise InvalidConnection(
+            f"IcebergConnection('{connection.name}'): a secret in oauth2_server_uri would be shown by Spark.",
+            fix='credential = "id:secret"',
+        )
     if (connection.catalog == "rest" or uri.startswith("jdbc:")) and url_secrets(uri.removeprefix("jdbc:")):
         # An address becomes a setting that Spark shows in its UI and writes into its event log.
         raise InvalidConnection(
@@ -302,11 +313,12 @@ def _listed_by(connection: IcebergConnection) -> _Catalog:
             fix="token= for a rest catalog, user= and password= for a jdbc one",
         )
     if connection.catalog != "jdbc":
-        return _Catalog(f"ematix_flow_{digest(connection.identity())}", connection.uri, server=_server_of(uri))
+        return _Catalog(f"{_CATALOG_NAME}_{digest(connection.identity())}", connection.uri, server=_server_of(uri))
+    name = connection.catalog_name or _CATALOG_NAME
     scheme = url_scheme(uri.removeprefix("jdbc:")) or ""
     driver = _DRIVERS.get(scheme)
     if uri.startswith("jdbc:"):
-        return _Catalog(connection.catalog_name, uri, connection.user, connection.password, driver)
+        return _Catalog(name, uri, connection.user, connection.password, driver)
     if driver is None:
         raise InvalidConnection(
             f"IcebergConnection('{connection.name}'): a jdbc catalog is not known for '{scheme}'.",
@@ -314,7 +326,7 @@ def _listed_by(connection: IcebergConnection) -> _Catalog:
         )
     address = server_address(uri, default_port={"postgresql": 5432}.get(driver, 3306))
     return _Catalog(
-        connection.catalog_name,
+        name,
         f"jdbc:{driver}://{address.host}:{address.port}/{quote(address.database or '')}",
         connection.user or address.user,
         connection.password or address.password,

@@ -16,6 +16,12 @@ ICEBERG_CATALOGS = ("path", "rest", "jdbc")
 STREAM_CHANGES = ("fail", "skip")
 """What a stream that reads a table does about a commit that changes or deletes rows."""
 
+_ONLY_FOR = {
+    "rest": ("token", "warehouse_name", "credential", "scope", "oauth2_server_uri"),
+    "jdbc": ("user", "password", "catalog_name"),
+}
+_OTHERWISE = {"catalog_name": "; warehouse_name= is what a REST catalog calls its warehouse"}
+
 _S3_FIELDS = ("endpoint", "region", "access_key_id", "secret_access_key")
 
 
@@ -55,7 +61,8 @@ class IcebergConnection(Connection):
     """Apache Iceberg tables below a folder or a bucket (`s3://bucket/prefix`).
 
     They are listed by the folder itself (`catalog="path"`), by a REST catalog, or by a database (`jdbc`), where
-    `catalog_name` is what the list is called.
+    `catalog_name` is what the list is called. A REST catalog may keep several warehouses, of which `warehouse_name` is
+    one, and may want a `token`, or a login (`credential`, "id:secret") that gets one from `oauth2_server_uri`.
     """
 
     kind: ClassVar[str] = "iceberg"
@@ -66,7 +73,11 @@ class IcebergConnection(Connection):
     user: str | None = None
     password: str | None = None
     token: str | None = None
-    catalog_name: str = "ematix_flow"
+    warehouse_name: str | None = None
+    credential: str | None = None
+    scope: str | None = None
+    oauth2_server_uri: str | None = None
+    catalog_name: str | None = None
     endpoint: str | None = None
     region: str | None = None
     access_key_id: str | None = None
@@ -84,6 +95,17 @@ class IcebergConnection(Connection):
             if (self.catalog == "path") != (self.uri is None):
                 needs = "has no uri" if self.catalog == "path" else "needs a uri"
                 self.refuse(f"catalog '{self.catalog}' {needs}")
+            for catalog, names in _ONLY_FOR.items():
+                given = [name for name in names if getattr(self, name) is not None]
+                if given and self.catalog != catalog:
+                    self.refuse(
+                        f"{given[0]} is for catalog '{catalog}', and this one is '{self.catalog}'",
+                        fix=f"leave it out{_OTHERWISE.get(given[0], '')}",
+                    )
+            if self.token is not None and self.credential is not None:
+                self.refuse("token and credential are two logins", fix="give one of them")
+            if self.credential is None and (self.scope is not None or self.oauth2_server_uri is not None):
+                self.refuse("scope and oauth2_server_uri belong to a credential", fix='credential = "id:secret"')
         if "${" in self.warehouse:
             return
         missing = [name for name in _S3_FIELDS if getattr(self, name) is None]
@@ -104,7 +126,8 @@ class IcebergConnection(Connection):
 
     def identity(self) -> str:
         place = f"{self.endpoint} {self.warehouse}" if self.bucket else os.path.realpath(self.warehouse)
-        return " ".join([f"{self.kind}:{self.catalog}", redact_url(self.uri or ""), self.user or "", place])
+        named = [self.warehouse_name] if self.warehouse_name else []
+        return " ".join([f"{self.kind}:{self.catalog}", redact_url(self.uri or ""), self.user or "", place, *named])
 
     def display(self) -> str:
         return " ".join([self.kind, self.catalog, *([display_url(self.uri)] if self.uri else []), self.warehouse])
