@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ematix_flow import BigInt, Target, ematix
 from tests.bad_input.conftest import PASSWORD, Bench
 
 LOAD = """
@@ -146,6 +147,16 @@ def test_options_that_cannot_be_are_refused_before_anything_connects(
     )
     bench.refused(outcome, "  at     bad_input_", code=(1, 2), fix=None)
     assert bench.run_log() == []
+
+
+def test_the_key_of_a_streams_target_is_not_passed_over_by_a_batch_load() -> None:
+    @ematix.table(schema="main")
+    class Numbers:
+        id: BigInt
+
+    target = Target(table=Numbers, connection="warehouse", primary_key=["id"])
+    with pytest.raises(ValueError, match="primary_key= on a Target is for streams"):
+        ematix.pipeline(targets=[target], mode="append")(lambda conn: "SELECT 1")
 
 
 @pytest.mark.parametrize("body", ["return 5", "return None", "return ['SELECT 1']"])

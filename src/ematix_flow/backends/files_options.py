@@ -49,9 +49,31 @@ def check_options(file_format: FileFormat, options: FileOptions) -> None:
             )
         if name in _CHECKS:
             _CHECKS[name](name, value)
-    quote, delimiter = options.csv_quote or '"', options.csv_delimiter or ","
-    if quote == delimiter:
-        raise InvalidDeclaration(f"csv_quote and csv_delimiter are both {quote!r}.", fix="choose two characters")
+    if file_format == "csv":
+        _require_apart(
+            {
+                "csv_delimiter": options.csv_delimiter or ",",
+                "csv_quote": options.csv_quote or '"',
+                "csv_escape": options.csv_escape,
+            }
+        )
+        read = read_layout(options, tab_separated=False)
+        given = options.csv_read_options or {}
+        names = ("delimiter", "quote", "escape", "comment", "terminator")
+        _require_apart(
+            {f"csv_read_options['{name}']" if name in given else name: getattr(read, name) for name in names}
+        )
+
+
+def _require_apart(meanings: Mapping[str, str | None]) -> None:
+    """Refuse one character that would mean two things; only the escape may be the quote."""
+    seen: dict[str, str] = {}
+    for name, character in meanings.items():
+        if character is None:
+            continue
+        other = seen.setdefault(character, name)
+        if other != name and not ("quote" in other and "escape" in name):
+            raise InvalidDeclaration(f"{name} and {other} are both {character!r}.", fix="choose two characters")
 
 
 def given_read_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -205,6 +227,21 @@ def _character(name: str, value: Any) -> None:
         raise InvalidDeclaration(f"{name} must be one ASCII character, not {value!r}.")
 
 
+def _in_line(name: str, value: Any) -> None:
+    """A character that has a meaning within a line, so it cannot end one."""
+    _character(name, value)
+    if value in "\r\n":
+        raise InvalidDeclaration(f"{name} may not be a line break.")
+
+
+def _separator(name: str, value: Any) -> None:
+    _in_line(name, value)
+    if value == "\\":
+        raise InvalidDeclaration(
+            f"{name} may not be a backslash, which Spark takes for the start of another character."
+        )
+
+
 def _flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise InvalidDeclaration(f"{name} must be True or False, not {value!r}.")
@@ -271,19 +308,19 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "prefix": _prefix,
     "partition_by": _columns,
     "parquet_compression": _codec,
-    "csv_delimiter": _character,
+    "csv_delimiter": _separator,
     "csv_header": _flag,
-    "csv_quote": _character,
-    "csv_escape": _character,
+    "csv_quote": _in_line,
+    "csv_escape": _in_line,
     "csv_null_value": _null_value,
     "csv_read_options": _keys(
         {
             "has_header": _flag,
-            "delimiter": _character,
-            "quote": _character,
-            "escape": _character,
+            "delimiter": _separator,
+            "quote": _in_line,
+            "escape": _in_line,
             "terminator": _character,
-            "comment": _character,
+            "comment": _in_line,
             "null_regex": _pattern,
             "truncated_rows_ok": _flag,
             "schema_infer_max_records": _positive,

@@ -320,6 +320,11 @@ def _targets(name: str, given: Mapping[str, Any]) -> tuple[TargetSpec, ...]:
 
 def _target_spec(name: str, entry: Target, given: Mapping[str, Any]) -> TargetSpec:
     """One entry with the pipeline's own options as defaults."""
+    if entry.primary_key is not None:
+        raise InvalidDeclaration(
+            f"Pipeline '{name}': primary_key= on a Target is for streams; a batch load would not look at it.",
+            fix="mark the key columns of the table with pk(), or pass keys=(...)",
+        )
     chosen = {key: getattr(entry, key) if getattr(entry, key) is not None else given[key] for key in _PER_TARGET}
     mode = entry.mode or given["mode"]
     if mode is None:
