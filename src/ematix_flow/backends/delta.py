@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ematix_flow.backends import delta_native
 from ematix_flow.backends.files_frames import held_by_folders
+from ematix_flow.backends.files_options import prefix_segments
 from ematix_flow.backends.files_store import LocalStore, Store, require_no_pattern
 from ematix_flow.backends.files_store_s3 import S3Store
 from ematix_flow.backends.json_books import file_name
@@ -110,6 +111,13 @@ class DeltaBackend(DeltaStreams):
         )
         partition_by = tuple(found.metadata().partition_columns)
         return TableShape(table, columns, has_rows=bool(found.file_uris()), partition_by=partition_by)
+
+    def _named(self, text: str) -> TableRef:
+        """`schema.table`, or a folder of any depth that a path names: the tables of others lie where they like."""
+        if "." in text and "/" not in text:
+            return super()._named(text)
+        *above, name = prefix_segments(text)
+        return TableRef("/".join(above) or None, name)
 
     def _local(self, table: TableRef) -> str:
         assert isinstance(self.store, LocalStore), "tables in buckets are left to Spark"

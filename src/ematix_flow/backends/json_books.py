@@ -363,7 +363,7 @@ class KeepsJsonBooks:
 
     def folder_of(self, table: TableRef) -> str:
         """The folder of a table in the store."""
-        return f"{table.schema}/{table.name}"
+        return f"{table.schema}/{table.name}" if table.schema else table.name
 
     def close_run(self, run: OpenedRun, *, error: str | None, now: datetime) -> None:
         """End the run in history and ledger."""
