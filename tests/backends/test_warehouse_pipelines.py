@@ -15,9 +15,12 @@ import pytest
 
 from ematix_flow import ematix
 from ematix_flow.backends.snowflake import ADDRESS
+from ematix_flow.config.spark_place import spark_settings
 from ematix_flow.connections import PostgresConnection, register_connection
+from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.pipeline import get_pipeline, list_pipelines, run_pipeline
 from ematix_flow.source import Source
+from ematix_flow.spark.session import open_session
 from ematix_flow.testing.registry import isolated_registry
 from ematix_flow.warehouse_pipeline import run_warehouse_pipeline as same_function
 from ematix_flow.warehouses import (
@@ -219,6 +222,43 @@ def test_sql_sees_the_rows_as_the_table_source(warehouse: SnowflakeConnection) -
     assert (result.rows_read, result.rows_written) == (3, 1)
     last = datetime(2026, 3, 3, tzinfo=timezone.utc)
     assert rows(warehouse, "SELECT n, total, last FROM totals") == [(3, Decimal("4.50"), last)]
+
+
+def test_sql_of_another_dialect_is_translated_and_a_view_of_the_users_stays(warehouse: SnowflakeConnection) -> None:
+    spark = open_session(SessionNeeds(), spark_settings())
+    spark.range(7).createOrReplaceTempView("source")
+    try:
+        moved = run_warehouse_pipeline(
+            WarehouseSource(warehouse, "SELECT 'a,b' AS pair", "snowflake"),
+            WarehouseTarget.snowflake_table(warehouse, "parts"),
+            transform_sql="SELECT upper(source.pair) AS pair, strpos(pair, 'b')::bigint AS place FROM source",
+            dialect="postgres",
+        )
+        assert moved.rows_written == 1
+        assert rows(warehouse, "SELECT pair, place FROM parts") == [("A,B", 3)]
+        assert spark.table("source").count() == 7
+    finally:
+        spark.catalog.dropTempView("source")
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT id,\n  pryce FROM source", "transform_sql (postgres), line 2, column 3: 'pryce'"),
+        ("SELECT id FROM orders", "names the table 'orders'; it can name 'source'"),
+    ],
+)
+def test_an_error_in_sql_points_into_it_and_nothing_is_written(
+    sql: str, said: str, warehouse: SnowflakeConnection
+) -> None:
+    snowflake_write_arrow(warehouse, "orders", ORDERS)
+    source, target = WarehouseSource(warehouse, "SELECT * FROM orders", "snowflake"), "wrong"
+    with pytest.raises(WarehouseSyncError) as failed:
+        made = WarehouseTarget.snowflake_table(warehouse, target)
+        run_warehouse_pipeline(source, made, transform_sql=sql, dialect="postgres")
+    assert said in str(failed.value)
+    with pytest.raises(WarehouseSyncError):
+        rows(warehouse, f"SELECT * FROM {target}")
 
 
 def test_a_failure_is_one_kind_of_error(warehouse: SnowflakeConnection) -> None:

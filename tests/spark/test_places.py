@@ -19,7 +19,7 @@ from ematix_flow.config.spark_place import place_told, spark_settings
 from ematix_flow.connections import PostgresConnection, SQLiteConnection
 from ematix_flow.contracts.session import SparkSettings
 from ematix_flow.errors import ConnectionFailed, InvalidConfig, RouteImpossible
-from ematix_flow.spark.batch import _refuse_files_out_of_reach
+from ematix_flow.spark.batch import refuse_files_out_of_reach
 from ematix_flow.spark.reach import is_this_machine, require_master, require_server
 from ematix_flow.testing.bench import Bench
 from ematix_flow.testing.endpoints import SqliteEndpoint
@@ -147,9 +147,9 @@ def test_files_are_not_sent_to_a_server_that_cannot_see_them() -> None:
     database = open_backend(PostgresConnection(name="warehouse", url="postgresql://h/d"))
     far = SparkSettings(remote="sc://spark.example.org:15002")
     with pytest.raises(RouteImpossible, match="'till' .sqlite. is on the disk of this machine"):
-        _refuse_files_out_of_reach(far, database, files)
-    _refuse_files_out_of_reach(far, database, database)
-    _refuse_files_out_of_reach(SparkSettings(remote="sc://localhost:15002"), files, database)
+        refuse_files_out_of_reach(far, database, files)
+    refuse_files_out_of_reach(far, database, database)
+    refuse_files_out_of_reach(SparkSettings(remote="sc://localhost:15002"), files, database)
     assert not is_this_machine("sc://spark.example.org:15002")
 
 

@@ -86,23 +86,26 @@ def is_prefix(text: str) -> bool:
     return bool(text.strip()) and not any(character.isspace() for character in text.strip())
 
 
-def folder_query(sql: str, dialect: SqlDialect = "spark", own: OwnFunctions | None = None) -> FolderQuery:
+def folder_query(
+    sql: str, dialect: SqlDialect = "spark", own: OwnFunctions | None = None, *, what: str = "The source SQL"
+) -> FolderQuery:
     """Find the folders in a query and put views in their place. Names of CTEs are not folders.
 
     `schema.table` is the folder `schema/table`; a name alone, also a quoted one with slashes, is a prefix. Columns may
-    go on naming their table, with or without the schema. `own` are functions of the user's that it may call.
+    go on naming their table, with or without the schema. `own` are functions of the user's that it may call; `what` is
+    how messages call it.
 
     Raises:
         InvalidSource: it is not one SELECT that can be parsed, or a name has more than two parts.
     """
-    written = UserSql(sql, dialect, own=own)
+    written = UserSql(sql, dialect, what, own)
     try:
         tree = parsed_query(written)
     except InvalidSource as refused:
         if dialect != "datafusion":
             raise
         try:
-            return folder_query(sql, own=own)
+            return folder_query(sql, own=own, what=what)
         except InvalidSource:
             raise refused from None
     views: _Views = {}

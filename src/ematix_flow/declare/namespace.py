@@ -213,6 +213,7 @@ class Ematix:
         retry: Mapping[str, Any] | None = None,
         incremental_column: str | None = None,
         watermark_store: Any = None,
+        dialect: str = "spark",
     ) -> Callable[[Callable[[], str | None]], Any]:
         """Declare a pipeline between warehouses; the function gives the SQL that transforms the rows, or None."""
         from ematix_flow.declare.warehouse import warehouse_pipeline
@@ -227,6 +228,7 @@ class Ematix:
             retry=retry,
             incremental_column=incremental_column,
             watermark_store=watermark_store,
+            dialect=dialect,
         )
 
     def workflow(

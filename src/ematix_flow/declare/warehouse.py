@@ -14,6 +14,7 @@ from ematix_flow.declare.pipeline import parameter_count
 from ematix_flow.declare.registry import SourceLocation, function_location
 from ematix_flow.declare.schedule import Orchestration, orchestration
 from ematix_flow.declare.source import BatchSource
+from ematix_flow.declare.sql_dialects import SqlDialect, checked_dialect
 from ematix_flow.errors import InvalidDeclaration, WrongConnectionType, WrongDeclarationType, closest, listed
 
 WarehouseKind = Literal["snowflake", "bigquery", "redshift"]
@@ -118,11 +119,13 @@ class WarehousePipeline:
         orchestration: Orchestration,
         incremental_column: str | None = None,
         watermark_store: WatermarkStore | None = None,
+        dialect: SqlDialect = "spark",
     ) -> None:
         self.function, self.source, self.target = function, source, target
         self.name, self.where, self.orchestration = name, where, orchestration
         self.schedule = orchestration.schedule
         self.incremental_column, self.watermark_store = incremental_column, watermark_store
+        self.dialect = dialect
         self.__name__ = name
 
     def __call__(self) -> dict[str, Any]:
@@ -151,6 +154,7 @@ def warehouse_pipeline(
     retry: Mapping[str, Any] | None = None,
     incremental_column: str | None = None,
     watermark_store: Any = None,
+    dialect: str = "spark",
 ) -> Callable[[Callable[[], str | None]], WarehousePipeline]:
     """Declare a pipeline between warehouses; the function gives the SQL that transforms the rows, or None.
 
@@ -160,8 +164,10 @@ def warehouse_pipeline(
         schedule: A cron expression, or None.
         incremental_column: Read only rows above the mark; needs `watermark_store`.
         watermark_store: Where the mark is kept, such as `FileWatermarkStore()`.
+        dialect: What the function's SQL is written in; Spark runs it.
 
     Raises:
+        InvalidDeclaration: (a ValueError) nobody here reads the dialect.
         WrongDeclarationType: (a TypeError) a wrong source, target or function; one of the last two alone.
     """
     origin = as_source(source)
@@ -179,6 +185,8 @@ def warehouse_pipeline(
         raise WrongDeclarationType(
             "warehouse_pipeline: watermark_store= needs the methods get(name), set(name, value)."
         )
+
+    spoken = checked_dialect(dialect)
 
     def declare(function: Callable[[], str | None]) -> WarehousePipeline:
         where = function_location(function)
@@ -203,6 +211,7 @@ def warehouse_pipeline(
             orchestration=orchestrated,
             incremental_column=incremental_column,
             watermark_store=watermark_store,
+            dialect=spoken,
         )
         registry.current().add_pipeline(chosen, pipeline, where, orchestrated.depends_on)
         return pipeline

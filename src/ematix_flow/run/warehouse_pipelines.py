@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends import spool
 from ematix_flow.backends.catalog import open_backend
+from ematix_flow.backends.files_sql import FolderQuery, folder_query
 from ematix_flow.backends.frames import as_arrow
 from ematix_flow.backends.transport import highest_mark, mark_text
 from ematix_flow.backends.warehouse import WarehouseBackend
@@ -21,9 +22,11 @@ from ematix_flow.config.resolve import resolve
 from ematix_flow.declare.columns import ColumnType
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.redaction import scrub
+from ematix_flow.declare.sql_dialects import SqlDialect, checked_dialect
 from ematix_flow.declare.warehouse import WarehousePipeline, WarehouseSource, WarehouseTarget, as_source
 from ematix_flow.errors import (
     FlowError,
+    InvalidSource,
     MissingSourceColumn,
     WarehouseSyncError,
     WrongConnectionType,
@@ -34,6 +37,10 @@ from ematix_flow.errors import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_SOURCE = "source"
+"""The table that `transform_sql` sees."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +60,16 @@ class _Increment:
     mark: str | None
 
 
-def run_warehouse_pipeline(source: Any, target: Any, *, transform_sql: str | None = None) -> WarehouseRunResult:
+def run_warehouse_pipeline(
+    source: Any, target: Any, *, transform_sql: str | None = None, dialect: str = "spark"
+) -> WarehouseRunResult:
     """Move the rows of a query into a table, once.
 
     Args:
         source: A `WarehouseSource`.
         target: A `WarehouseTarget`.
-        transform_sql: Spark SQL over the rows, which it sees as the table `source`.
+        transform_sql: SQL over the rows, which it sees as the table `source`.
+        dialect: What `transform_sql` is written in; Spark runs it.
 
     Raises:
         WarehouseSyncError: it failed. Rows are written by one statement, so there are all of them or none.
@@ -69,7 +79,7 @@ def run_warehouse_pipeline(source: Any, target: Any, *, transform_sql: str | Non
     origin = as_source(source)
     if not isinstance(target, WarehouseTarget):
         raise WrongDeclarationType(f"The target must be a WarehouseTarget, not {type(target).__name__}.")
-    return _moved(origin, target, _checked_sql(transform_sql), None)[0]
+    return _moved(origin, target, _checked_sql(transform_sql), checked_dialect(dialect), None)[0]
 
 
 def run_declared(pipeline: WarehousePipeline) -> dict[str, Any]:
@@ -80,7 +90,7 @@ def run_declared(pipeline: WarehousePipeline) -> dict[str, Any]:
     if store is not None and column is not None:
         known = store.get(pipeline.name)
         increment = _Increment(column, None if known is None else str(known))
-    result, mark = _moved(pipeline.source, pipeline.target, transform_sql, increment)
+    result, mark = _moved(pipeline.source, pipeline.target, transform_sql, pipeline.dialect, increment)
     told: dict[str, Any] = {
         "status": "succeeded",
         "pipeline": pipeline.name,
@@ -106,10 +116,15 @@ def _checked_sql(given: Any) -> str | None:
 
 
 def _moved(
-    source: WarehouseSource, target: WarehouseTarget, transform_sql: str | None, increment: _Increment | None
+    source: WarehouseSource,
+    target: WarehouseTarget,
+    transform_sql: str | None,
+    dialect: SqlDialect,
+    increment: _Increment | None,
 ) -> tuple[WarehouseRunResult, str | None]:
     began = time.perf_counter()
     with _explained(f"{source.kind} → {target.kind} table '{target.table_name}'"):
+        transform = None if transform_sql is None else _over_source(transform_sql, dialect)
         reads, writes = backend_of(source.connection, source.kind), backend_of(target.connection, target.kind)
         with spool.folder(spool.temporary_root()) as place:
             raw = os.path.join(place, "read")
@@ -117,7 +132,7 @@ def _moved(
             sql, kind = _above_mark(reads, source.sql, increment)
             rows_read = reads.spooled(sql, raw)
             mark = None if increment is None else _greatest(raw, increment.column, kind)
-            folder = raw if transform_sql is None else _transformed(raw, os.path.join(place, "made"), transform_sql)
+            folder = raw if transform is None else _transformed(raw, os.path.join(place, "made"), transform)
             written = writes.write_files(
                 target.table_name, spool.data_files(folder), create_if_not_exists=target.create_if_not_exists
             )
@@ -156,20 +171,34 @@ def _greatest(folder: str, column: str, kind: ColumnType | None) -> str | None:
     return highest_mark(marks, kind)
 
 
-def _transformed(raw: str, made: str, sql: str) -> str:
-    """What SQL makes of the files that were read; they are its table `source`."""
+def _over_source(sql: str, dialect: SqlDialect) -> FolderQuery:
+    """The user's SQL, read before any row is; its only table is `source`."""
+    query = folder_query(sql, dialect, what="transform_sql")
+    for table in query.views.values():
+        if table.schema or table.name.lower() != _SOURCE:
+            raise InvalidSource(
+                f"transform_sql names the table '{table}'; it can name 'source'.",
+                fix="join other tables in the query of the source, or in a pipeline with @ematix.pipeline",
+            )
+    return query
+
+
+def _transformed(raw: str, made: str, transform: FolderQuery) -> str:
+    """What SQL makes of the files that were read."""
     from ematix_flow.config.spark_place import spark_settings
     from ematix_flow.contracts.session import SessionNeeds
-    from ematix_flow.spark.batch import explained
+    from ematix_flow.spark.batch import explained, require_this_machine
     from ematix_flow.spark.session import open_session
 
-    with explained():
-        spark = open_session(SessionNeeds(), spark_settings())
-        spark.read.parquet(raw).createOrReplaceTempView("source")
-        try:
-            spark.sql(sql).write.parquet(made)
-        finally:
-            spark.catalog.dropTempView("source")
+    settings = spark_settings()
+    require_this_machine(settings, "The rows of a warehouse pipeline lie")
+    with explained(), ExitStack() as stack:
+        spark = open_session(SessionNeeds(), settings)
+        rows = spark.read.parquet(raw)
+        for view in transform.views:  # of names that nobody has: the session may be the user's own
+            rows.createOrReplaceTempView(view)
+            stack.callback(spark.catalog.dropTempView, view)
+        transform.frame(spark).write.parquet(made)
     return made
 
 

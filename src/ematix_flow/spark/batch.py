@@ -74,7 +74,7 @@ def run_on_spark(
                     "%s: SQL of yours runs on the native engine, which may differ from Spark (docs/engines.md)",
                     plan.pipeline,
                 )
-            _refuse_files_out_of_reach(settings, source, target)
+            refuse_files_out_of_reach(settings, source, target)
             if settings.engine == "native":
                 refuse_patterns(plan, source, target)
             spark = open_session(needs, settings)
@@ -228,17 +228,25 @@ def _holds_user_sql(plan: BatchPlan, source: Backend) -> bool:
     return over_files or own_steps or any(marker.kind in ("sql", "derive") for marker in markers)
 
 
-def _refuse_files_out_of_reach(settings: SparkSettings, *backends: Any) -> None:
+def refuse_files_out_of_reach(settings: SparkSettings, *backends: Any) -> None:
     """A server on another machine cannot see files of this one, nor the spool beside a database that is a file."""
-    if settings.engine == "native" or not settings.remote or is_this_machine(settings.remote):
-        return
     for backend in backends:
         if backend.is_on_this_machine:
-            raise RouteImpossible(
-                f"'{backend.connection.name}' ({backend.connection.kind}) is on the disk of this machine, which the "
-                f"Spark Connect server at {shown(settings.remote)} cannot see.",
-                fix="run it where the files are: without a remote, or with engine='native'",
-            )
+            require_this_machine(settings, f"'{backend.connection.name}' ({backend.connection.kind}) is")
+
+
+def require_this_machine(settings: SparkSettings, what: str) -> None:
+    """Refuse a server on another machine for what is on the disk of this one.
+
+    Raises:
+        RouteImpossible: Spark would run there.
+    """
+    if settings.engine == "native" or not settings.remote or is_this_machine(settings.remote):
+        return
+    raise RouteImpossible(
+        f"{what} on the disk of this machine, which the Spark Connect server at {shown(settings.remote)} cannot see.",
+        fix="run it where the files are: without a remote, or with engine='native'",
+    )
 
 
 def _needs(*backends: Any) -> SessionNeeds:
