@@ -45,6 +45,9 @@ def test_a_local_session_is_sized_by_the_machine() -> None:
     assert conf(settings=SparkSettings(master="local[3]"))["spark.sql.shuffle.partitions"] == "6"
     assert conf()["spark.driver.memory"] == "2048m"
     assert conf(memory_mb=3000)["spark.driver.memory"] == "1500m"
+    assert conf(cores=16, memory_mb=65_536)["spark.driver.memory"] == "8192m"
+    assert conf(cores=16, memory_mb=8_192)["spark.driver.memory"] == "4096m"
+    assert conf(settings=SparkSettings(master="local[2]"), cores=16, memory_mb=65_536)["spark.driver.memory"] == "2048m"
     assert conf()["spark.ui.enabled"] == "false"
 
 

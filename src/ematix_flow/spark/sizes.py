@@ -12,18 +12,30 @@ from ematix_flow.errors import InvalidConfig
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _PART_BYTES = 64 * 1024 * 1024
+_SMALLEST_HEAP_MB, _HEAP_MB, _TASK_MB = 512, 2048, 512
+"""The smallest heap that Java is given, what it gets where there is enough, and the share of each task in it."""
 
 
 def local_sizes(master: str, cores: int, memory_mb: int) -> dict[str, str]:
     """Settings of a session on this machine that follow from its size."""
-    heap_mb = max(512, min(2048, memory_mb // 2))
+    tasks = cores_of(master, cores)
+    heap_mb = heap_mb_for(tasks, memory_mb)
     return {
-        SHUFFLE_PARTITIONS: str(shuffle_partitions(cores_of(master, cores), 0)),
+        SHUFFLE_PARTITIONS: str(shuffle_partitions(tasks, 0)),
         "spark.driver.memory": f"{heap_mb}m",
         # Small partitions are joined by hashing instead of sorting both sides. A hash table cannot be put on disk, so
         # one may take so little that the tables of all tasks and joins of a stage fit together.
-        "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": f"{heap_mb // 256}m",
+        "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": f"{max(heap_mb // (64 * max(tasks, 4)), 1)}m",
     }
+
+
+def heap_mb_for(tasks: int, memory_mb: int) -> int:
+    """Java's heap: a share for every task that runs at once, and no more than half of the machine.
+
+    >>> [heap_mb_for(tasks, 65_536) for tasks in (1, 4, 16, 64, 128)], heap_mb_for(16, 3_000), heap_mb_for(2, 900)
+    ([2048, 2048, 8192, 32768, 32768], 1500, 512)
+    """
+    return max(_SMALLEST_HEAP_MB, min(max(_HEAP_MB, _TASK_MB * tasks), memory_mb // 2))
 
 
 def shuffle_partitions(cores: int, read_bytes: int) -> int:
