@@ -20,10 +20,10 @@ DISK_BYTES = 8 * 1024 * 1024
 ROWS = 40_000
 """Of 64 random digits each: more than is left on the disk, however well they are packed."""
 
-LAKES = ("delta", "files") if os.environ.get("EMATIX_PROVE") else ("files",)
+LAKES = ("delta", "iceberg", "files") if os.environ.get("EMATIX_PROVE") else ("files",)
 
 SCENARIO = """
-import json, os, sys, warnings
+import json, os, shutil, sys, warnings
 from ematix_flow import BigInt, Text, ematix
 from ematix_flow.errors import FlowError
 
@@ -38,6 +38,11 @@ class till:
 class delta:
     kind = "delta_local"
     path = "disk/delta"
+
+@ematix.connection
+class iceberg:
+    kind = "iceberg"
+    warehouse = "disk/iceberg"
 
 @ematix.connection
 class files:
@@ -60,6 +65,12 @@ def rows(lake):
     if lake == "delta":
         from deltalake import DeltaTable
         return DeltaTable("disk/delta/sales/loaded").to_pyarrow_table(columns=["id"]).num_rows
+    if lake == "iceberg":
+        from pyiceberg.table import StaticTable
+        metadata = "disk/iceberg/sales/loaded/metadata"
+        with open(f"{metadata}/version-hint.text") as hint:
+            newest = f"{metadata}/v{hint.read().strip()}.metadata.json"
+        return StaticTable.from_metadata(newest).scan(selected_fields=("id",)).to_arrow().num_rows
     import pyarrow.parquet as pq
     folder = "disk/files/sales/loaded"
     with open(f"{folder}/_ematix_flow/manifest.json") as file:
@@ -92,6 +103,7 @@ for lake in sys.argv[1:]:
     os.remove("disk/ballast")
     steps.append([attempt(lake, "append", "many"), rows(lake)])
     steps.append([attempt(lake, "truncate", "few"), rows(lake)])
+    shutil.rmtree(f"disk/{lake}")  # versions that are gone take room, too
 print("TOLD " + json.dumps(told))
 """
 
