@@ -56,5 +56,7 @@ class TestDelta(LakeContract):
             bench.pipeline(copies, route="spark", mode="truncate", place=bench.target, function=function).sync()
 
 
-if settings().engine == "spark":  # the native engine takes them a dozen times faster (`tests/spark/test_native.py`)
+if (
+    settings().engine == "spark"
+):  # `make test` runs these parts on the native engine alone (`tests/spark/test_native.py`)
     left_to_prove(TestDelta, *SAME_FOR_ALL_LAKES)

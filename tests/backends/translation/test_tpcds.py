@@ -1,10 +1,10 @@
-"""TPC-DS: every query, in DuckDB's and in PostgreSQL's spelling, gives on Spark what DuckDB gives on the same files.
+"""TPC-DS: every query, translated as DuckDB's and as PostgreSQL's, gives on Spark what DuckDB gives on the same files.
 
-The texts in `benchmarks/tpcds/` are the 99 queries of the specification, four of them in two parts, with its
-qualification values. Where these find nothing at a small scale, the statement is run at scale factor 1. Rows are
-compared in the order of the query, which is total: some texts end their ORDER BY with a column more. Numbers may differ
-by one part in 10⁹. PostgreSQL, too, gives DuckDB's rows. `make prove` runs all of them; `make test` runs some, and has
-PostgreSQL plan all.
+Each is one text that both systems take, and both translators are given it. The texts in `benchmarks/tpcds/` are the 99
+queries of the specification, four of them in two parts, with its qualification values. Where these find nothing at a
+small scale, the statement is run at scale factor 1. Rows are compared in the order of the query, which is total: some
+texts end their ORDER BY with a column more. Numbers may differ by one part in 10⁹. PostgreSQL, too, gives DuckDB's
+rows. `make prove` runs all of them; `make test` runs some, and has PostgreSQL plan all.
 """
 
 from __future__ import annotations

@@ -147,7 +147,15 @@ def _encoded(node: exp.Expr, task: Task) -> exp.Expr | None:
     return call("lower", encoded) if how == "hex" else encoded
 
 
+def _rows_counted(node: exp.Expr, task: Task) -> exp.Expr | None:
+    """`count()` is DuckDB's short form of `count(*)`."""
+    from sqlglot import exp
+
+    return None if node.this is not None else exp.Count(this=exp.Star(), big_int=True)
+
+
 RULES: Mapping[str, Rule] = {
+    "Count": _rows_counted,
     "Encode": _encoded,
     "Anonymous": _named,
     "DateBin": _bins,
