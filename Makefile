@@ -40,7 +40,7 @@ prove: env ## the long proofs: every kill point, clusters, Spark Connect, the na
 	$(WITH_JAVA) && EMATIX_PROVE=1 EMATIX_TEST_S3=minio $(BIN)/python -m pytest -q tests/backends/test_files_s3.py tests/backends/test_lake_s3.py tests/crash/test_lake_s3_kill.py -k "not only_read and not second_login"
 	$(WITH_JAVA) && EMATIX_PROVE=1 EMATIX_TEST_S3=minio $(BIN)/python -m pytest -q tests/backends/test_files_contract.py -k S3 -n $(WORKERS)
 	$(WITH_JAVA) && EMATIX_PROVE=only $(BIN)/python -m pytest -q tests/backends tests/plan tests/run tests/spark tests/orchestrate tests/stream -n $(WORKERS) --dist loadgroup
-	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/test_core.py -k goes_away
+	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/test_core.py -k "goes_away or kinesis_batches"
 	$(WITH_JAVA) && $(BIN)/python proofs/big_load.py
 	$(WITH_JAVA) && $(BIN)/python benchmarks/startup.py
 

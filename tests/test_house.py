@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.long_proofs import PATTERNS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -327,6 +330,44 @@ HEAD = '"""Something."""\nfrom __future__ import annotations\nfrom typing import
 
 def sample(place: str, code: str) -> Module:
     return parsed(place, HEAD + code)
+
+
+def test_what_is_left_to_prove_is_proven() -> None:
+    runs = list(prove_runs((ROOT / "Makefile").read_text(encoding="utf-8")))
+    files = {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+    for pattern in PATTERNS:
+        where, first, *_ = pattern.split("::")
+        meant = [
+            name for name, path in files.items() if (re.search(where + "$", name) if where else has_class(path, first))
+        ]
+        assert meant, f"{pattern} in tests/long_proofs.py names no file"
+        for name in meant:
+            assert any(is_run(name, pattern, run) for run in runs), (
+                f"{pattern} leaves tests of {name} out of `make test`, and no line of `make prove` runs them"
+            )
+
+
+def prove_runs(makefile: str) -> Iterator[tuple[list[str], list[str]]]:
+    """The files and folders of every run of pytest in `make prove` that has the long tests, and what `-k` asks for."""
+    rules = makefile.split("\nprove:")[1].split("\n\n")[0]
+    for line in rules.splitlines():
+        if "-m pytest" in line and re.search(r"EMATIX_PROVE=\w", line):
+            words = shlex.split(line.split("-m pytest")[1].replace("$(", "("))
+            asked = words[words.index("-k") + 1].split(" or ") if "-k" in words else []
+            yield [word for word in words if word.startswith("tests/")], asked
+
+
+def is_run(name: str, pattern: str, run: tuple[list[str], list[str]]) -> bool:
+    places, asked = run
+    is_there = any(name == place or name.startswith(f"{place}/") for place in places)
+    return is_there and (not asked or any(word in pattern for word in asked))
+
+
+def has_class(path: Path, pattern: str) -> bool:
+    return any(
+        isinstance(node, ast.ClassDef) and re.fullmatch(pattern, node.name)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+    )
 
 
 def test_looking_right_is_seen_at_module_level_and_inside_functions() -> None:
