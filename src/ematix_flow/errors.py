@@ -11,7 +11,8 @@
     └── StreamError        it broke while streaming
 
 Catch families, raise leaves. Every leaf says what happened, where, and how to mend it; facts are attributes, so nobody
-parses text. Leaves also inherit the built-in class that the documented surface promises (`ValueError`, `KeyError`, …).
+parses text. Leaves also inherit the built-in class that the documented surface promises (`ValueError`, `KeyError`, …);
+some inherit two, where batches promise one (`RuntimeError`) and streams another: there every mistake is a `ValueError`.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class ConfigError(FlowError):
     code = "FLOW200"
 
 
-class UnknownConnection(ConfigError, LookupError):
+class UnknownConnection(ConfigError, LookupError, ValueError):
     """A pipeline names a connection that no source of configuration knows."""
 
     code = "FLOW201"
@@ -198,7 +199,7 @@ class InvalidPlan(PlanError, ValueError):
     code = "FLOW301"
 
 
-class UnsupportedMode(PlanError, NotImplementedError):
+class UnsupportedMode(PlanError, NotImplementedError, ValueError):
     """The target cannot do this mode, or not this part of it."""
 
     code = "FLOW302"
@@ -222,14 +223,14 @@ class MissingSourceColumn(PlanError, ValueError):
     code = "FLOW305"
 
 
-class UnsupportedBackend(PlanError, NotImplementedError):
+class UnsupportedBackend(PlanError, NotImplementedError, ValueError):
     """The connection's backend is not part of this version, or cannot play this role."""
 
     code = "FLOW306"
 
 
-class InvalidSource(PlanError, RuntimeError):
-    """The pipeline function gave nothing that can be loaded."""
+class InvalidSource(PlanError, RuntimeError, ValueError):
+    """What a pipeline is to read cannot be: wrong SQL, damaged files, a function that gave nothing."""
 
     code = "FLOW307"
 
@@ -274,14 +275,14 @@ class MissingJava(BackendError):
     code = "FLOW404"
 
 
-class WriteConflict(BackendError):
+class WriteConflict(BackendError, ValueError):
     """Another writer changed what this load was planned on."""
 
     code = "FLOW405"
     retryable = True
 
 
-class StatementFailed(BackendError):
+class StatementFailed(BackendError, ValueError):
     """The database refused a statement for a reason of its own."""
 
     code = "FLOW406"
@@ -299,7 +300,7 @@ class InvalidIdentifier(BackendError, ValueError):
     code = "FLOW408"
 
 
-class BrokerRefused(StatementFailed, ValueError):
+class BrokerRefused(StatementFailed):
     """A message broker or a schema registry refused a request for a reason of its own."""
 
     code = "FLOW409"
@@ -320,7 +321,7 @@ class StepFailed(RunError, RuntimeError):
     code = "FLOW501"
 
 
-class AlreadyRunning(RunError, RuntimeError):
+class AlreadyRunning(RunError, RuntimeError, ValueError):
     """Another run of the same pipeline is under way; this one changed nothing."""
 
     code = "FLOW502"
@@ -345,7 +346,7 @@ class LateArrival(RunError, ValueError):
     code = "FLOW505"
 
 
-class EngineFailed(RunError, RuntimeError):
+class EngineFailed(RunError, RuntimeError, ValueError):
     """Spark gave up for a reason that has no clearer name."""
 
     code = "FLOW506"

@@ -68,14 +68,16 @@ def test_a_batch_that_is_filtered_out_moves_the_position(topic: Topic, pg_url: s
     [
         ("SELECT * FROM sauce", "'sauce'.*'source'"),
         ("DELETE FROM source", "one SELECT"),
+        ("DROP TABLE source", "one SELECT"),
         ("SELECT FROM WHERE", "transform_sql|parsed"),
     ],
 )
 def test_sql_that_can_be_seen_to_be_wrong_is_refused_before_anything_connects(
     topic: Topic, sql: str, said: str
 ) -> None:
-    with pytest.raises(InvalidSource, match=said):
+    with pytest.raises(InvalidSource, match=said) as caught:
         consume(topic, "postgresql://nobody@127.0.0.1:1/none", sql)
+    assert isinstance(caught.value, ValueError)
 
 
 def test_a_column_that_does_not_exist_is_named(topic: Topic, pg_url: str) -> None:
