@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -204,11 +204,29 @@ loading: dict[str, st.SearchStrategy[Any]] = {
     "update_columns": maybe(names),
     "compare_columns": maybe(names),
     "event_timestamp_column": maybe(words),
-    "handle_deletes": maybe(st.sampled_from(["hard", "soft"])),
-    "ttl": maybe(st.timedeltas(timedelta(microseconds=1), timedelta(days=9_999)) | st.integers(1, 10**6)),
     "column_map": maybe(st.dictionaries(words, anything, max_size=2)),
 }
 tables = st.tuples(words, words) | st.just(Mirror)
+
+
+def as_its_mode_takes_it(target: Target, *, is_cdc: bool = False) -> Target:
+    """A target of any options without those that its mode does not look at."""
+    mode = target.mode
+    has_no_history = isinstance(target.connection, (SnowflakeConnection, BigQueryConnection, RedshiftConnection))
+    if (is_cdc and mode == "append") or (has_no_history and mode == "scd2"):
+        mode = None
+    if mode in ("merge", "scd2") and not (is_cdc or target.keys or target.primary_key):
+        mode = None
+    is_keyed = is_cdc or mode in ("merge", "scd2")
+    return replace(
+        target,
+        mode=mode,
+        keys=target.keys if is_keyed else None,
+        compare_columns=target.compare_columns if is_keyed else None,
+        update_columns=target.update_columns if mode == "merge" and not is_cdc else None,
+        event_timestamp_column=target.event_timestamp_column if mode == "scd2" and not is_cdc else None,
+        column_map=None if is_cdc else target.column_map,
+    )
 
 
 @st.composite
@@ -336,7 +354,7 @@ lookups = st.dictionaries(
 
 @st.composite
 def streams(draw: st.DrawFn) -> StreamSpec:
-    given: dict[str, Any] = {"sources": draw(sources), "targets": draw(targets)}
+    given: dict[str, Any] = {"sources": draw(sources), "targets": [as_its_mode_takes_it(t) for t in draw(targets)]}
     shape = draw(st.sampled_from(["rows", "sql", "window", "join", "cdc"]))
     if shape in ("sql", "window"):
         given["transform_sql"] = draw(st.text())
@@ -348,7 +366,7 @@ def streams(draw: st.DrawFn) -> StreamSpec:
         given["sources"] = [Source(draw(sources_from), query) for query in (left, right)]
         given["join"] = draw(joins(left, right))
     if shape == "cdc":
-        given["targets"] = [draw(databases)]
+        given["targets"] = [as_its_mode_takes_it(draw(databases), is_cdc=True)]
         given["cdc"] = draw(changes_of)
     queries = [source.query for source in given["sources"]]
     return StreamSpec(

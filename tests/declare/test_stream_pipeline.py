@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
@@ -21,6 +20,7 @@ from ematix_flow.declare.connection import (
     PostgresConnection,
     RabbitMQConnection,
     SchemaRegistryConnection,
+    SnowflakeConnection,
     SQLiteConnection,
 )
 from ematix_flow.declare.keys import pk
@@ -33,10 +33,27 @@ from ematix_flow.declare.stream_spec import StreamSpec, expected_state_bytes
 from ematix_flow.declare.table import ManagedTable
 from ematix_flow.declare.target import Target
 from ematix_flow.declare.udf import udaf, udf
-from ematix_flow.errors import ConfigError, DeclarationError, DuplicateName, InvalidDeclaration, WrongDeclarationType
+from ematix_flow.errors import (
+    AlreadyRunning,
+    ConfigError,
+    DeclarationError,
+    DuplicateName,
+    EngineFailed,
+    FlowError,
+    InvalidDeclaration,
+    InvalidSource,
+    StatementFailed,
+    StreamError,
+    UnknownConnection,
+    UnsupportedBackend,
+    UnsupportedMode,
+    WriteConflict,
+    WrongDeclarationType,
+)
 
 KAFKA = KafkaConnection(name="kafka_prod", bootstrap_servers="${KAFKA}", group_id="g")
 WAREHOUSE = PostgresConnection(name="warehouse", url="postgres://localhost/wh")
+SNOWFLAKE = SnowflakeConnection(name="snow", account="a", user="u", password="p", database="d")
 LAKE = ObjectStoreLocalConnection(name="lake", path="data", format="parquet")
 DELTA = DeltaLocalConnection(name="delta", path="tables")
 HERE = SourceLocation(file="pipelines.py", line=7, name="events")
@@ -232,17 +249,10 @@ def test_targets_are_put_into_one_form() -> None:
             table=["public", "t"],
             keys=["id"],
             mode="merge",
-            ttl=60,
             column_map={"a": "b"},
-            handle_deletes="hard",
         )
     )
-    assert (made.table, made.keys, made.ttl, made.column_map) == (
-        ("public", "t"),
-        ("id",),
-        timedelta(60 / 86_400),
-        {"a": "b"},
-    )
+    assert (made.table, made.keys, made.column_map) == (("public", "t"), ("id",), {"a": "b"})
     csv = ObjectStoreLocalConnection(name="csv", path="data", format="csv")
     assert fitted(Target(connection=csv, prefix="p", csv_read_options={"delimiter": 59})).csv_read_options == {
         "delimiter": ";"
@@ -325,6 +335,11 @@ def captured(**fields: Any) -> PostgresConnection:
 
 def kafka(**fields: Any) -> KafkaConnection:
     return KafkaConnection(name="k", bootstrap_servers="h:9092", group_id="g", **fields)
+
+
+def changed_into(**options: Any) -> dict[str, Any]:
+    into = Target(connection=WAREHOUSE, table=("a", "b"), **options)
+    return {"cdc": CDC(), "target": None, "target_table": None, "targets": [into]}
 
 
 @pytest.mark.parametrize(
@@ -468,6 +483,9 @@ def kafka(**fields: Any) -> KafkaConnection:
         ({"cdc": CDC(), "target": KAFKA, "target_table": None, "target_topic": "t"}, ValueError, "never changed"),
         ({"cdc": CDC(), "target": LAKE, "target_table": None, "target_prefix": "t"}, ValueError, "never changed"),
         ({"cdc": CDC(), "target": DELTA}, ValueError, "needs its key"),
+        (changed_into(mode="append"), ValueError, "mode='append' is not possible with cdc="),
+        (changed_into(mode="merge", update_columns=["n"]), ValueError, "update_columns= cannot go with cdc="),
+        (changed_into(column_map={"a": "b"}), ValueError, "column_map= cannot go with cdc="),
         ({"lookups": {"u": Lookup("w", "t")}}, ValueError, "lookups= needs transform_sql="),
         ({"lookups": [Lookup("w", "t")]}, TypeError, "lookups= takes a dict"),
         ({"lookups": {"u": "t"}, "transform_sql": "SELECT 1"}, TypeError, "takes Lookup"),
@@ -491,6 +509,42 @@ def test_a_wrong_stream_is_refused_for_what_is_wrong_with_it(changes: dict[str, 
         assert "test_stream_pipeline.py" in str(caught.value)
 
 
+NOWHERE = KafkaConnection(name="nowhere", bootstrap_servers="127.0.0.1:1", group_id="g")
+NO_DATABASE = PostgresConnection(name="none", url="postgres://nobody@127.0.0.1:1/none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({"transform_sql": "DROP TABLE source"}, "FLOW307", "one SELECT"),
+        ({"transform_sql": "SELECT * FROM othr"}, "FLOW307", "'othr'"),
+        ({"transform_sql": "SELECT FROM WHERE"}, "FLOW307", "cannot be parsed"),
+        ({"source": "nope"}, "FLOW201", "'nope' is not defined"),
+        ({"target": "nope"}, "FLOW201", "'nope' is not defined"),
+        (
+            {"source": None, "source_query": None, "sources": [Source(NOWHERE, "a"), Source(LAKE, "b")]},
+            "FLOW306",
+            "brokers together with files",
+        ),
+    ],
+)
+def test_a_mistake_that_shows_before_anything_connects_is_a_value_error(
+    changes: dict[str, Any], code: str, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        streaming.run_streaming_pipeline(**{**GIVEN, "source": NOWHERE, "target": NO_DATABASE, **changes})
+    assert isinstance(caught.value, FlowError) and caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AlreadyRunning, EngineFailed, InvalidSource, StatementFailed, UnknownConnection, UnsupportedBackend]
+    + [UnsupportedMode, WriteConflict, *StreamError.__subclasses__()],
+)
+def test_what_ends_a_stream_is_a_value_error(error: type[FlowError]) -> None:
+    assert issubclass(error, ValueError)
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -498,9 +552,31 @@ def test_a_wrong_stream_is_refused_for_what_is_wrong_with_it(changes: dict[str, 
         (Target(connection=WAREHOUSE, table=("a", "b"), csv_quote="'"), "csv_quote= is for files"),
         (Target(connection=KAFKA, topic="t", parquet_compression="zstd"), "parquet_compression= is for files"),
         (Target(connection=WAREHOUSE, table=("a", "b"), mode="upsert"), "mode must be one of"),
-        (Target(connection=WAREHOUSE, table=("a", "b"), handle_deletes="none"), "handle_deletes must be one of"),
-        (Target(connection=WAREHOUSE, table=("a", "b"), ttl="1d"), "ttl must be"),
-        (Target(connection=WAREHOUSE, table=("a", "b"), ttl=0), "ttl must be longer than zero"),
+        (
+            Target(connection=WAREHOUSE, table=("a", "b"), mode="truncate"),
+            "mode='truncate' is not possible in a stream",
+        ),
+        (Target(connection="warehouse", table=("a", "b"), mode="truncate"), "mode='truncate' is not possible"),
+        (Target(connection=KAFKA, topic="t", mode="truncate"), "mode='truncate' is not possible"),
+        (Target(connection=KAFKA, topic="t", mode="merge", keys=["id"]), "not possible in a stream into kafka"),
+        (Target(connection=LAKE, prefix="p", mode="scd2"), "not possible in a stream into object_store_local"),
+        (
+            Target(connection=SNOWFLAKE, table=("a", "b"), mode="scd2", keys=["id"]),
+            "in a stream into snow",
+        ),
+        (Target(connection=KAFKA, topic="t", keys=["id"]), "keys= says nothing with mode='append'"),
+        (Target(connection=WAREHOUSE, table=("a", "b"), handle_deletes="soft"), "handle_deletes= is not possible"),
+        (Target(connection=WAREHOUSE, table=("a", "b"), ttl=60), "ttl= is not possible"),
+        (Target(connection=WAREHOUSE, table=("a", "b"), mode="merge"), "mode='merge' needs keys"),
+        (Target(connection=WAREHOUSE, table=("a", "b"), keys=["id"]), "keys= says nothing with mode='append'"),
+        (
+            Target(connection=WAREHOUSE, table=("a", "b"), mode="scd2", keys=["id"], update_columns=["n"]),
+            "update_columns= says nothing with mode='scd2'",
+        ),
+        (
+            Target(connection=WAREHOUSE, table=("a", "b"), mode="merge", keys=["id"], event_timestamp_column="at"),
+            "event_timestamp_column= says nothing with mode='merge'",
+        ),
         (Target(connection=WAREHOUSE, table=("a", "b"), keys=[]), "keys names no column"),
         (Target(connection=WAREHOUSE, table=("a", "b"), keys=["k", "k"]), "keys names 'k' twice"),
         (Target(connection=WAREHOUSE, table=("a", "b"), column_map={"k": ""}), "column_map.'k'. is missing"),

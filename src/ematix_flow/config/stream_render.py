@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 from ematix_flow.config.secrets import expand_field
@@ -136,10 +135,8 @@ def _target(target: Target, default_name: str) -> dict[str, Any]:
         # In the table of a target these words are the target's own.
         reach = {"connection": reach}
     options = {
-        key: value for key, value in _record(target).items() if key not in ("connection", "table", "primary_key", "ttl")
+        key: value for key, value in _record(target).items() if key not in ("connection", "table", "primary_key")
     }
-    if target.ttl is not None:
-        options["ttl"] = _seconds(target.ttl)
     key = None if target.primary_key is None else list(target.primary_key)
     if target.table is None:
         return {**reach, **options, **({} if key is None else {"primary_key": key})}
@@ -202,7 +199,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_record(entry) if dataclasses.is_dataclass(entry) else entry for entry in value]
     return dict(value) if isinstance(value, dict) else value
-
-
-def _seconds(ttl: timedelta) -> int | float:
-    return int(ttl.total_seconds()) if ttl % timedelta(seconds=1) == timedelta(0) else ttl.total_seconds()

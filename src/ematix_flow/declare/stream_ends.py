@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from datetime import timedelta
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from ematix_flow.declare.capture import captured_tables, check_slot_options
 from ematix_flow.declare.connection import (
@@ -23,11 +22,12 @@ from ematix_flow.declare.connection import (
     SchemaRegistryConnection,
 )
 from ematix_flow.declare.connection_base import HoldsFiles
-from ematix_flow.declare.pipeline import as_names, seconds
+from ematix_flow.declare.pipeline import as_names
 from ematix_flow.declare.stream import Source
 from ematix_flow.declare.stream_checks import check_connection, check_one_of, check_text
+from ematix_flow.declare.stream_modes import WAREHOUSES, check_whole_source_options
 from ematix_flow.declare.table import TableSpec, table_spec
-from ematix_flow.declare.target import MODES, HandleDeletes, Target
+from ematix_flow.declare.target import MODES, Target
 from ematix_flow.errors import InvalidDeclaration, WrongDeclarationType, listed
 
 FILE_KINDS = tuple(kind for kind, cls in KINDS.items() if issubclass(cls, HoldsFiles))
@@ -35,7 +35,7 @@ LAKE_KINDS = tuple(kind for kind in KINDS if kind.startswith("delta_") or kind =
 SOURCE_KINDS = ("kafka", "rabbitmq", "pubsub", "kinesis", *FILE_KINDS, *LAKE_KINDS, "postgres", "mysql")
 PLACEMENTS: dict[str, str] = {
     **dict.fromkeys(("postgres", "mysql", "sqlite", "duckdb", *LAKE_KINDS), "table"),
-    **dict.fromkeys(("snowflake", "bigquery", "redshift"), "table"),
+    **dict.fromkeys(WAREHOUSES, "table"),
     **dict.fromkeys(FILE_KINDS, "prefix"),
     **dict.fromkeys(("kafka", "pubsub"), "topic"),
     "rabbitmq": "queue",
@@ -79,7 +79,7 @@ def is_same_place(one: Target, other: Target) -> bool:
 
 
 def fitted_target(target: Target) -> Target:
-    """The target with lists as tuples, times as timedelta and characters as text, so that equal targets compare equal.
+    """The target with lists as tuples and characters as text, so that equal targets compare equal.
 
     Raises:
         DeclarationError: an option has the wrong type, or a word that is not known.
@@ -95,14 +95,9 @@ def fitted_target(target: Target) -> Target:
         changes[option] = _fitted_mapping(option, getattr(target, option))
     for column, written in (changes["column_map"] or {}).items():
         check_text(f"Target: column_map['{column}']", written)
-    if target.ttl is not None:
-        changes["ttl"] = seconds("ttl", target.ttl)
-        if changes["ttl"] <= timedelta(0):
-            raise InvalidDeclaration("Target: ttl must be longer than zero.")
     if target.mode is not None:
         check_one_of("Target: mode", target.mode, MODES)
-    if target.handle_deletes is not None:
-        check_one_of("Target: handle_deletes", target.handle_deletes, get_args(HandleDeletes))
+    check_whole_source_options(target)
     return replace(target, **changes)
 
 

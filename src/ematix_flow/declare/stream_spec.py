@@ -13,6 +13,7 @@ from ematix_flow.declare.registry import SourceLocation
 from ematix_flow.declare.stream import CDC, Join, Lookup, Source, StateStore, Watermark, Window, own_aggregate
 from ematix_flow.declare.stream_checks import check_one_of, check_text, check_whole
 from ematix_flow.declare.stream_ends import LAKE_KINDS, check_source, check_target_end, fitted_target, is_same_place
+from ematix_flow.declare.stream_modes import check_mode
 from ematix_flow.declare.target import ConnectionRef, Target
 from ematix_flow.declare.udf import PythonAggregateUdfHandle, PythonScalarUdfHandle, check_udfs as check_udfs
 from ematix_flow.errors import ConfigError, DeclarationError, InvalidDeclaration, WrongDeclarationType, closest, listed
@@ -200,6 +201,12 @@ class StreamSpec:
             self._refuse("there is no target", "give target= or targets=[Target(...), …]")
         for number, target in enumerate(self.targets):
             check_target_end(target, keyword="", is_cdc=self.cdc is not None)
+            check_mode(
+                target,
+                is_cdc=self.cdc is not None,
+                gives_again=self.window is not None and getattr(self.window, "late_data", None) == "reopen",
+                has_key=self.window is not None,
+            )
             if any(is_same_place(target, earlier) for earlier in self.targets[:number]):
                 self._refuse("two targets are the same place", "every batch would be written there twice")
 

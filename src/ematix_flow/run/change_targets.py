@@ -64,11 +64,6 @@ class ChangeTarget(StreamTarget):
         super().__init__(stream, target)
         if not isinstance(self.backend, SqlBackend | LakeBackend):
             raise UnsupportedBackend(f"Changes cannot be applied to {self.resolved.connection.kind}.")
-        if target.mode not in (None, "merge", "scd1", "scd2"):
-            raise UnsupportedBackend(
-                f"Stream '{stream.name}': changes are applied to rows, which mode='{target.mode}' never touches.",
-                fix="leave out mode=, or use mode='scd2' to keep every version",
-            )
         self._counters = counters
         self._is_counted = stream.targets.index(target) == 0
         self._told: set[str] = set()
