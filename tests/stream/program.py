@@ -24,10 +24,13 @@ from ematix_flow import (
     Window,
     run_streaming_pipeline,
 )
+from ematix_flow.backends import kafka_rows
 from ematix_flow.contracts.crashpoints import VARIABLE
 from ematix_flow.declare.connection import Connection, connection_from_fields
 
 ROOT = Path(__file__).parents[2]
+PART_BYTES = "TEST_PART_BYTES"
+"""The variable that cuts batches for Kafka into smaller parts."""
 
 
 def keywords(options: dict[str, Any]) -> dict[str, Any]:
@@ -74,4 +77,5 @@ def run_and_die(given: dict[str, Any], point: str, *, code: int = -9, folder: Pa
 
 
 if __name__ == "__main__":
+    kafka_rows.PART_BYTES = int(os.environ.get(PART_BYTES, kafka_rows.PART_BYTES))
     print(json.dumps(run_streaming_pipeline(**keywords(json.loads(sys.argv[1])))))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ematix_flow import KafkaToKafkaEosPipeline, PostgresConnection
+from ematix_flow import KafkaToKafkaEosPipeline, PostgresConnection, run_streaming_pipeline
 from ematix_flow.errors import InvalidDeclaration
 from tests.services.kafka import KafkaServer
 from tests.stream.conftest import Topic
-from tests.stream.program import run_and_die
+from tests.stream.program import PART_BYTES, keywords, run_and_die
 
 POINTS = ("part-sent", "part-committed", "mid-settle", "batch-applied")
 
@@ -45,6 +45,47 @@ def test_a_killed_pipeline_sends_no_message_twice(kafka_server: KafkaServer, top
     pipeline.run(once=True)
     found = [json.loads(message.value or b"") for message in kafka_server.messages(out.name)]
     assert sorted(row["id"] for row in found) == list(range(55))
+
+
+CHANGING = [
+    "SELECT id, uuid() AS token, 'SEEN' AS seen FROM source",
+    "SELECT id, seen FROM (SELECT id, uuid() AS token, 'SEEN' AS seen FROM source)",
+    "SELECT id, count(*) AS n, 'SEEN' AS seen FROM source GROUP BY id",
+]
+
+
+@pytest.mark.parametrize("sql", [*CHANGING, None] if os.environ.get("EMATIX_PROVE") else CHANGING[:1])
+def test_a_batch_cut_off_between_two_parts_is_there_once_whatever_its_sql_says_now(
+    kafka_server: KafkaServer, topic: Topic, monkeypatch: pytest.MonkeyPatch, sql: str | None
+) -> None:
+    out = Topic(kafka_server)
+    topic.send({"id": n} for n in range(200))
+    given = {
+        "name": f"eos_{topic.name}",
+        "connections": {
+            "broker": {"kind": "kafka", "bootstrap_servers": kafka_server.address, "group_id": f"group-{topic.name}"}
+        },
+        "source": "broker",
+        "source_query": topic.name,
+        "targets": [{"connection": "broker", "topic": out.name}],
+        "delivery": "exactly_once",
+        "once": True,
+        "dialect": "spark",
+    }
+    monkeypatch.setenv(PART_BYTES, "500")
+    run_and_die({**given, "transform_sql": sql and sql.replace("SEEN", "before")}, "part-committed", code=1)
+    there = [json.loads(message.value or b"") for message in kafka_server.messages(out.name)]
+    is_cut = sql is None or sql == CHANGING[0]
+    if is_cut:
+        assert 0 < len(there) < 200
+    else:
+        assert len(there) == 200, "what does not say which messages its rows come from is one transaction"
+    topic.send({"id": n} for n in range(200, 210))
+    run_streaming_pipeline(**keywords({**given, "transform_sql": sql and sql.replace("SEEN", "after")}))
+    found = [json.loads(message.value or b"") for message in kafka_server.messages(out.name)]
+    assert sorted(row["id"] for row in found) == list(range(210))
+    if sql is not None:
+        assert {row["id"] for row in found if row["seen"] == "before"} == {row["id"] for row in there}
 
 
 def test_an_end_that_is_no_kafka_or_no_transactions_are_refused(topic: Topic, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 import time
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ematix_flow.backends import kafka_registry, kafka_rows
 from ematix_flow.backends.kafka_books import PREFIX, KafkaBooks, books_topic, read_books
@@ -32,6 +33,7 @@ from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, Reading, SettleReport, SourceQuery, Stamp
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef, TableShape
+from ematix_flow.contracts.streams import POSITION
 from ematix_flow.declare.columns import UUID, Bytes, String, Text
 from ematix_flow.declare.connection import Connection, KafkaConnection
 from ematix_flow.declare.target import TargetSpec
@@ -39,6 +41,7 @@ from ematix_flow.errors import (
     FlowError,
     InvalidIdentifier,
     InvalidPlan,
+    StateIncompatible,
     UnsupportedBackend,
     UnsupportedMode,
     closest,
@@ -202,7 +205,7 @@ class KafkaBackend(KafkaStreams, Backend):
     def _framed_value(self, frame: DataFrame, plan: BatchPlan) -> Column | None:
         """A row's message where it has a schema."""
         has_schema = self._payload in ("avro", "protobuf")
-        return kafka_registry.framed_value(frame, plan, self.kafka) if has_schema else None
+        return kafka_registry.framed_value(frame.drop(POSITION), plan, self.kafka) if has_schema else None
 
     def _send(
         self,
@@ -215,11 +218,19 @@ class KafkaBackend(KafkaStreams, Backend):
     ) -> SettleReport:
         books = self._books[run.pipeline]
         column = plan.watermark.column if plan.watermark else None
-        earlier, known = books.parts_of(run)
+        begun, known = books.parts_of(run)
         # A load that goes on has the parts it began with, or its rows would be in others.
-        parts = earlier if earlier is not None and known else found.parts()
+        way = _way(run, is_placed=any(column.name == POSITION for column in plan.columns))
+        parts = begun["parts"] if begun and known else 1 if way == "whole" else found.parts()
+        report = found.report()
+        if begun and known and (begun["way"], way) == ("position", "whole"):
+            raise StateIncompatible(
+                f"Some parts of a batch of '{run.pipeline}' are in the topic, and the SQL that is to make the rest "
+                "does not say of its rows which messages they come from.",
+                fix="start it once with the transform_sql it had; then change it",
+            )
         if found.rows or known:
-            books.begin_sending(run, parts, found.report(), column)
+            books.begin_sending(run, parts, report, column, way)
             sending = kafka_rows.Sending(
                 cluster=self.cluster,
                 topic=plan.table.name,
@@ -230,16 +241,18 @@ class KafkaBackend(KafkaStreams, Backend):
                 since=self._opened_at[run.pipeline],
                 largest_message=limit,
                 known=known,
+                compares=way == "content",
             )
             try:
-                kafka_rows.send(rows, sending, parts)
+                sent = kafka_rows.send(rows, sending, parts)
             except Exception:
                 with suppress(FlowError):  # the first error is the one to show
                     books.after_failure(run)
                 raise
+            report = replace(report, rows=sent, inserted=sent)
         reached("mid-settle")
-        books.settle(run, found.report(), column, stamp.now)
-        return found.report()
+        books.settle(run, report, column, stamp.now)
+        return report
 
     # ── books ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -280,3 +293,14 @@ class KafkaBackend(KafkaStreams, Backend):
     def record_step(self, run: OpenedRun, step: str, *, error: str | None, metrics: Any, started: datetime) -> None:
         """Add the history record of one after-load transform."""
         self._books[run.pipeline].record_step(run, step, error=error, metrics=metrics, started=started)
+
+
+def _way(run: OpenedRun, *, is_placed: bool) -> Literal["content", "position", "whole"]:
+    """By what a load is cut into parts, and parts are known again; `whole` is not cut.
+
+    A batch of a stream may say something else when it is done again: its SQL asks for the time, a lookup has changed.
+    Only where its rows come from stays the same.
+    """
+    if run.batch is None:
+        return "content"
+    return "position" if is_placed else "whole"

@@ -279,15 +279,16 @@ class KafkaBooks:
 
     # ── loading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def parts_of(self, run: OpenedRun) -> tuple[int | None, dict[int, dict[str, Any]]]:
-        """Into how many parts an interrupted load was cut, and which of them are in the topic."""
+    def parts_of(self, run: OpenedRun) -> tuple[dict[str, Any] | None, dict[int, dict[str, Any]]]:
+        """How an interrupted load was cut into parts, and which of them are in the topic."""
         sending = self.state.entries.get(("sending", run.load_name))
-        return (sending["parts"], self.state.parts(run.load_name)) if sending else (None, {})
+        return (sending, self.state.parts(run.load_name)) if sending else (None, {})
 
-    def begin_sending(self, run: OpenedRun, parts: int, report: SettleReport, column: str | None) -> None:
+    def begin_sending(self, run: OpenedRun, parts: int, report: SettleReport, column: str | None, way: str) -> None:
         """Note what is about to be sent; if only the end of the run is lost, the next one can write it down."""
         what = {
             "parts": parts,
+            "way": way,
             "run_id": run.run_id,
             "rows": report.rows,
             "column": column,

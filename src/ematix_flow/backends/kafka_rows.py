@@ -1,7 +1,9 @@
 """Rows as messages, and how they go out: JSON made by Spark, one producer and one transaction for each part of a load.
 
 Which part a row belongs to is decided by its content alone. So a load that was cut off and is repeated has the same
-parts, and those that are in the topic already are recognised by their digest; sent again, they are aborted.
+parts, and those that are in the topic already are recognised by their digest; sent again, they are aborted. In a batch
+of a stream it is decided by where in the source a row comes from, so that a part which is there is known by its number,
+whatever the SQL would say now. A batch whose rows do not say where they come from is one part.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from ematix_flow.backends.transport import INSTANT_PATTERN, WALL_CLOCK_PATTERN, 
 from ematix_flow.contracts import refusals
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, SettleReport
+from ematix_flow.contracts.streams import POSITION
 from ematix_flow.declare.columns import JSON, JSONB, Bytes
 from ematix_flow.errors import WriteConflict
 
@@ -56,9 +59,11 @@ def to_messages(frame: DataFrame, plan: BatchPlan, payload: PayloadFormat, value
 
     key_column = plan.target.broker.message_key_column
     if value is None:
-        value = plain_value(frame, plan, payload)
+        value = plain_value(frame.drop(POSITION), plan, payload)
     # The stamps are left out: they differ each time a load is repeated.
-    found = [value.alias("value"), F.xxhash64(*(F.col(quoted(c.name)) for c in plan.columns)).alias("digest")]
+    content = F.xxhash64(*(F.col(quoted(c.name)) for c in plan.columns))
+    digest = F.col(POSITION) if POSITION in frame.columns else content
+    found = [value.alias("value"), digest.alias("digest")]
     if key_column is not None:
         found.append(F.coalesce(F.col(quoted(key_column)).cast("binary"), F.lit("").cast("binary")).alias("key"))
     if plan.watermark is not None:
@@ -172,6 +177,7 @@ class Sending:
     Attributes:
         since: the offset in the books behind which this run's own lines are.
         known: digests and counts of parts that an interrupted run of the same load has sent.
+        compares: whether such a part is looked at once more, because its rows may have changed.
     """
 
     cluster: Cluster
@@ -183,6 +189,7 @@ class Sending:
     since: int
     largest_message: int | None
     known: Mapping[int, Mapping[str, Any]]
+    compares: bool
 
 
 def send(rows: DataFrame, sending: Sending, parts: int) -> int:
@@ -241,14 +248,18 @@ class _Sender:
             if done is not None:
                 return done
             self.producer.begin_transaction()
+            known = self.sending.known.get(self.part)
+            is_known = known is not None and not self.sending.compares
             rows = digest = 0
-            for batch in batches:
+            for batch in batches if not is_known else ():
                 digest = (digest + (pc.sum(batch.column("digest")).as_py() or 0)) % 2**64
                 rows += batch.num_rows
                 self._produce(batch)
             line = {"run_id": self.sending.run_id, "rows": rows, "digest": str(digest)}
-            known = self.sending.known.get(self.part)
-            if known is not None and (known["rows"], known["digest"]) == (rows, line["digest"]):
+            if known is not None and is_known:
+                line.update(rows=known["rows"], digest=known["digest"])
+                rows = int(known["rows"])
+            elif known is not None and (known["rows"], known["digest"]) == (rows, line["digest"]):
                 # An interrupted run has sent just these rows. Readers of committed messages never see this copy.
                 self.producer.abort_transaction(WAIT_S * 3)
                 self.producer.begin_transaction()

@@ -38,6 +38,13 @@ HIDDEN_COLUMNS = (*MESSAGE_COLUMNS, EVENT_TIME)
 RETRACTED = "__flow_retracted"
 """In a batch that takes rows back which its targets have: 1 for those, 0 for rows to write. Other batches lack it."""
 
+POSITION = "__flow_position"
+"""A number that says which message or row of its source a row comes from: the same, however often its batch is done,
+and whatever SQL makes of it. Rows have it on their way to targets that take a batch in parts."""
+
+IN_PARTS = ("kafka",)
+"""Kinds of targets that take a batch in parts, so that one which broke off may be there with some of its rows."""
+
 Delivery = Literal["at_least_once", "exactly_once"]
 Positions = Mapping[str, Any]
 """Where a batch ends, by source: the source's own words, ready for JSON."""

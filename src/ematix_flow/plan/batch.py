@@ -22,8 +22,8 @@ from ematix_flow.contracts.plans import (
     WatermarkRule,
 )
 from ematix_flow.contracts.shapes import ColumnShape, TableRef, TableShape
-from ematix_flow.contracts.streams import RETRACTED
-from ematix_flow.declare.columns import ColumnType, SmallInt
+from ematix_flow.contracts.streams import POSITION, RETRACTED
+from ematix_flow.declare.columns import BigInt, ColumnType, SmallInt
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.declare.table import ColumnSpec
@@ -41,6 +41,7 @@ from ematix_flow.plan.strategies import Load, landed_profile, mode_checks, mode_
 
 _WATERMARK = re.compile(r"\$watermark\b")
 _RETRACTED = ColumnSpec(RETRACTED, SmallInt(), nullable=False)
+_POSITION = ColumnSpec(POSITION, BigInt(), nullable=False)
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def plan_load(
     stamp: Stamp,
     stored_mark: tuple[str, str] | None,
     retracts: bool = False,
+    is_placed: bool = False,
     null_keys: tuple[str, ...] = (),
 ) -> BatchPlan:
     """Decide everything about one target's load.
@@ -89,6 +91,7 @@ def plan_load(
     Args:
         stored_mark: the target's watermark as (column, text); a mark of another column is ignored.
         retracts: whether the rows of a merge say in `RETRACTED` which of them are to go.
+        is_placed: whether the rows say in `POSITION` where they come from.
         null_keys: columns of a merge's key in which NULL is a value like any other; never all of them.
     """
     if target.mode not in sink.modes:
@@ -101,7 +104,7 @@ def plan_load(
     ddl = _ddl(spec, target, sink)
     columns = tuple(c for c in target.table.columns if c.name not in ddl.missing_columns)
     query = _with_mark(source, watermark)
-    landed = (*columns, _RETRACTED) if retracts else columns
+    landed = (*columns, *([_RETRACTED] if retracts else []), *([_POSITION] if is_placed else []))
     _require_columns(target, landed, source)
     projection = _Projection(target, landed, source, query)
     landing, obstacles = _pushed_down(spec, projection, sink, watermark)

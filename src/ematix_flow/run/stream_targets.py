@@ -21,7 +21,15 @@ from ematix_flow.contracts.backend import Backend, KeepsBooks, Settles, WritesFr
 from ematix_flow.contracts.plans import BatchPlan, OpenedRun, SettleReport, SourceQuery, Stamp
 from ematix_flow.contracts.runtime import SilentObserver
 from ematix_flow.contracts.shapes import TableShape
-from ematix_flow.contracts.streams import HIDDEN_COLUMNS, RETRACTED, STREAM, StreamBatch, batch_of
+from ematix_flow.contracts.streams import (
+    HIDDEN_COLUMNS,
+    IN_PARTS,
+    POSITION,
+    RETRACTED,
+    STREAM,
+    StreamBatch,
+    batch_of,
+)
 from ematix_flow.declare.columns import ColumnType, Text
 from ematix_flow.declare.pipeline import PipelineSpec, as_names
 from ematix_flow.declare.stream_spec import StreamSpec
@@ -330,7 +338,8 @@ class StreamTarget:
         from ematix_flow.spark.types import from_spark_type
 
         retracts = RETRACTED in rows.columns
-        fields = [field for field in rows.schema.fields if field.name != RETRACTED]
+        kind = self.resolved.connection.kind
+        fields = [field for field in rows.schema.fields if field.name not in (RETRACTED, POSITION)]
         given = {field.name: from_spark_type(field.dataType) for field in fields}
         table = self.declared or self._of_rows(given)
         spec = self._spec(table)
@@ -348,7 +357,7 @@ class StreamTarget:
         sink = TargetSide(
             table=self.table,
             modes=self.backend.capabilities.modes,
-            kind=self.resolved.connection.kind,
+            kind=kind,
             dialect=self.backend.dialect if isinstance(self.backend, Settles) else None,
             live=self._live(),
             file_format=getattr(self.backend, "file_format", None),
@@ -361,6 +370,7 @@ class StreamTarget:
             stamp=stamp,
             stored_mark=None,
             retracts=retracts,
+            is_placed=kind in IN_PARTS and POSITION in rows.columns,
             null_keys=self._null_keys(),
         )
         return replace(plan, pipeline=self.name), stamp

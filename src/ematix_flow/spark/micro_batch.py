@@ -8,6 +8,7 @@ first such message stops it. Any other batch is kept by Spark first, and looked 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
@@ -19,7 +20,8 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession, functions 
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts import refusals
 from ematix_flow.contracts.crashpoints import reached
-from ematix_flow.contracts.streams import StreamBatch, StreamCounters, TakesBatches
+from ematix_flow.contracts.streams import IN_PARTS, POSITION, StreamBatch, StreamCounters, TakesBatches
+from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.errors import BadMessages, FlowError, StateIncompatible, UnfitValue, counted
 from ematix_flow.spark.backlog import Backlog
@@ -69,6 +71,8 @@ class BatchWork:
         self._takes_unknown_fields = False
         self._careful_batches = 0
         self._consumed = 0  # messages of the batch at hand; they count when it is done
+        ends = [target.connection for target in spec.targets]
+        self._is_placed = any(isinstance(end, Connection) and end.kind in IN_PARTS for end in ends)
         self._facts = Facts.columns()
         self._offered: dict[tuple[str, ...], list[Column]] = {}
 
@@ -374,7 +378,8 @@ class BatchWork:
             self._codecs[source.query].decoded(self._aside.marked(self._share(messages, source), source))
             for source in self._sources
         ]
-        return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), shares)
+        decoded = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), shares)
+        return with_position(decoded) if self._is_placed else decoded
 
     def rows(self, decoded: DataFrame, target: TakesBatches) -> DataFrame:
         """What a target gets: good messages, transformed, without what nobody asked for."""
@@ -383,7 +388,8 @@ class BatchWork:
             return self._transformed(rows)
         offered = [name for name in rows.schema.names if name not in (RAW, BAD) and not name.startswith("__")]
         # What a target wants that was never asked for its columns is found out when it takes them.
-        return self._chosen(rows, target.wanted(offered) if target.is_known else offered)
+        wanted = target.wanted(offered) if target.is_known else offered
+        return self._chosen(rows, [*wanted, POSITION] if POSITION in rows.columns else wanted)
 
     def _chosen(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
         wanted = tuple(names)
@@ -395,6 +401,15 @@ class BatchWork:
     def _makes_rows(self) -> bool:
         """Whether a target's rows are as somebody made them, all of whose columns are meant."""
         return self._transformed is not None
+
+
+def with_position(decoded: DataFrame) -> DataFrame:
+    """The rows with `POSITION`: of where a broker has their message, or else of what they hold, as far as it can be."""
+    told: Sequence[str] = ("_topic", "_partition", "_offset")
+    if any(name not in decoded.columns for name in told):
+        fields = [field for field in decoded.schema.fields if not field.name.startswith("__")]
+        told = [field.name for field in fields if not re.search("map<|variant", field.dataType.simpleString())]
+    return decoded.withColumn(POSITION, F.xxhash64(*[F.col(quoted(name)) for name in told])) if told else decoded
 
 
 def _stopping(surprise: str) -> Column:

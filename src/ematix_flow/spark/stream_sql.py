@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
 from ematix_flow.backends.files_sql import FolderQuery, folder_query
-from ematix_flow.contracts.streams import HIDDEN_COLUMNS
+from ematix_flow.contracts.streams import HIDDEN_COLUMNS, POSITION
 from ematix_flow.declare.sql_dialects import SqlDialect
 from ematix_flow.errors import InvalidSource, closest, listed
 from ematix_flow.spark.failing_rows import NotByRow, asked_of_each_row
@@ -65,9 +66,9 @@ class StreamSql:
             require_row_wise(query, [view for view, ref in query.views.items() if ref.name.lower() == SOURCE])
             hidden = [name for name in self._carried if name in HIDDEN_COLUMNS]
             self.named = tuple(dict.fromkeys((*self.named, *hidden)))
-        self._query = _without_hidden(query, (*self.named, *(n for n in self._carried if n not in self.named)))
         views = [view for view, ref in query.views.items() if ref.name.lower() == SOURCE]
-        self._query = carrying(self._query, views, self._carried)
+        self._placed = None if carried is not None else _placed(query, views, self.named)
+        self._query = _passing(query, views, self.named, self._carried)
 
     def __call__(self, rows: DataFrame, lookups: Mapping[str, DataFrame] | None = None) -> DataFrame:
         """The result over one batch."""
@@ -91,18 +92,36 @@ class StreamSql:
         more: Sequence[str] = (),
     ) -> DataFrame:
         spark = rows.sparkSession
+        query = self._query
+        if self._placed is not None and POSITION in rows.columns and not more:
+            query, more = self._placed, (POSITION,)
         shown = [*(name for name in rows.columns if not name.startswith("__")), *more]
         shown += [name for name in self._carried if name not in shown]
         offered = rows.select(*[_quoted(n) for n in shown if n not in HIDDEN_COLUMNS or n in self.named])
         frames = {SOURCE: offered, **(lookups or {})}
-        views = {view: ref.name.lower() for view, ref in self._query.views.items()}
+        views = {view: ref.name.lower() for view, ref in query.views.items()}
         try:
             for view, name in views.items():
                 frames[next(known for known in frames if known.lower() == name)].createOrReplaceTempView(view)
-            return self._query.frame(spark, run)
+            return query.frame(spark, run)
         finally:
             for view in views:
                 spark.catalog.dropTempView(view)
+
+
+def _passing(query: FolderQuery, views: Sequence[str], named: Sequence[str], passed: Sequence[str]) -> FolderQuery:
+    """The query with columns that go through it unasked, and are no part of `*`."""
+    hidden = (*named, *(name for name in passed if name not in named))
+    return carrying(_without_hidden(query, hidden), views, passed)
+
+
+def _placed(query: FolderQuery, views: Sequence[str], named: Sequence[str]) -> FolderQuery | None:
+    """The query with `POSITION` going through it; None where a row of its answer comes from several of the stream."""
+    try:
+        require_row_wise(query, views)
+    except InvalidSource:
+        return None
+    return _passing(replace(query, tree=query.tree.copy()), views, named, (POSITION,))
 
 
 def _quoted(name: str) -> str:
