@@ -97,6 +97,7 @@ PATTERNS = (
     r"test_kinesis_client\.py::test_shards_that_were_split_or_merged",
     r"test_core\.py::test_kinesis_batches_keep_their_limits_and_children_follow_their_parents",
     # Servers and Java machines of their own.
+    r"tests/stream/test_warehouse_target\.py::",
     r"tests/stream/test_(broker_away|restarts|cdc_debezium)\.py::",
     r"tests/stream/test_seed_commands\.py::test_(a_declared|a_document_is_run|one_topic)",
     r"tests/stream/test_lake_sources\.py::test_(a_delta_table_that_was_made_anew|an?_\w+_table_whose_)",

@@ -253,6 +253,7 @@ def file_targets(draw: st.DrawFn) -> Target:
 
 
 databases = made(Target, connection=words | servers | warehouses, table=tables, **loading)
+changeable = made(Target, connection=words | servers, table=tables, **loading)
 targets = st.lists(
     st.one_of(
         databases,
@@ -366,7 +367,7 @@ def streams(draw: st.DrawFn) -> StreamSpec:
         given["sources"] = [Source(draw(sources_from), query) for query in (left, right)]
         given["join"] = draw(joins(left, right))
     if shape == "cdc":
-        given["targets"] = [as_its_mode_takes_it(draw(databases), is_cdc=True)]
+        given["targets"] = [as_its_mode_takes_it(draw(changeable), is_cdc=True)]
         given["cdc"] = draw(changes_of)
     queries = [source.query for source in given["sources"]]
     return StreamSpec(

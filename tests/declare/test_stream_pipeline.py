@@ -483,6 +483,7 @@ def changed_into(**options: Any) -> dict[str, Any]:
         ({"cdc": CDC(), "target": KAFKA, "target_table": None, "target_topic": "t"}, ValueError, "never changed"),
         ({"cdc": CDC(), "target": LAKE, "target_table": None, "target_prefix": "t"}, ValueError, "never changed"),
         ({"cdc": CDC(), "target": DELTA}, ValueError, "needs its key"),
+        ({"cdc": CDC(), "target": SNOWFLAKE}, ValueError, "cannot be applied to a snowflake target"),
         (changed_into(mode="append"), ValueError, "mode='append' is not possible with cdc="),
         (changed_into(mode="merge", update_columns=["n"]), ValueError, "update_columns= cannot go with cdc="),
         (changed_into(column_map={"a": "b"}), ValueError, "column_map= cannot go with cdc="),

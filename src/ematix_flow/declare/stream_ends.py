@@ -168,6 +168,11 @@ def check_target_end(target: Target, *, keyword: str, is_cdc: bool) -> None:
             f"cdc= cannot be applied to a {connection.kind} target: what is written there is never changed.",
             fix="write to a database or a lake table",
         )
+    if is_cdc and connection.kind in WAREHOUSES:
+        raise InvalidDeclaration(
+            f"cdc= cannot be applied to a {connection.kind} target in this version.",
+            fix="write to a database or a lake table, and load the warehouse from it",
+        )
     if is_cdc and connection.kind in LAKE_KINDS and not target_primary_key(target):
         raise InvalidDeclaration(
             f"cdc= into a {connection.kind} table needs its key.",
