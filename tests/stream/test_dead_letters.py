@@ -16,6 +16,7 @@ import pytest
 
 from ematix_flow import (
     KafkaConnection,
+    ObjectStoreLocalConnection,
     PostgresConnection,
     SQLiteConnection,
     StateStore,
@@ -191,6 +192,50 @@ def test_a_row_that_the_database_alone_refuses_is_found_among_many(topic: Topic,
     records = _core.dlq_records(document(topic, pg_url))
     assert sorted(json.loads(record["payload"])["id"] for record in records) == ([7, 13] if PROVE else [7])
     assert rows(pg_url) == [(6, "a"), (7, "before"), (8, "a"), *([(12, "a")] if PROVE else [])]
+
+
+@pytest.mark.parametrize("on_error", ["drop", "dlq"])
+@pytest.mark.parametrize("finds_all", [True, False])
+def test_of_rows_that_the_database_alone_refuses_exactly_these_are_set_aside_however_many(
+    on_error: str, finds_all: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sqlite3.connect(tmp_path / "shop.db") as db:
+        db.execute("CREATE TABLE events (id integer PRIMARY KEY, CHECK (id % 50 <> 7))")
+        db.execute("INSERT INTO events VALUES (11)")
+    (tmp_path / "drop" / "events").mkdir(parents=True)
+    sent, bad = range(2_000), {11, 1_500, *range(7, 2_000, 50)}
+    (tmp_path / "drop" / "events" / "1.jsonl").write_text("\n".join(f'{{"id": {n}}}' for n in (*sent, 1_500)))
+    options = {
+        "name": "many",
+        "source": ObjectStoreLocalConnection(name="drop", path=str(tmp_path / "drop"), format="json_lines"),
+        "source_query": "events",
+        "target": SQLiteConnection(name="shop", path=str(tmp_path / "shop.db")),
+        "target_table": ("main", "events"),
+        "transform_on_error": on_error,
+        "once": True,
+    }
+    if not finds_all:
+        for bound in ("MOST_TRIES", "MOST_TRIES_AT_HAND"):
+            monkeypatch.setattr(f"ematix_flow.spark.refused_rows.{bound}", 20)
+    if on_error == "drop" and not finds_all:
+        with pytest.raises(BadMessages, match="nothing is known"):
+            run_streaming_pipeline(**options)
+    else:
+        run_streaming_pipeline(**options)
+    with sqlite3.connect(tmp_path / "shop.db") as db:
+        kept = {row[0] for row in db.execute("SELECT id FROM events").fetchall()}
+    letters: list[int] = []
+    if on_error == "dlq":
+        with sqlite3.connect(CheckpointFolder("many").path / "dead_letters.db") as db:
+            letters = [json.loads(row[0])["id"] for row in db.execute("SELECT payload FROM ematix_dlq_records")]
+    if finds_all:
+        assert kept == set(sent) - bad | {11, 1_500}
+        assert sorted(letters) == (sorted(bad) if on_error == "dlq" else [])
+    elif on_error == "drop":
+        assert kept == {11}, "no good row is dropped"
+    else:
+        assert kept | set(letters) == set(sent)
+        assert set(letters) >= bad
 
 
 def test_a_row_that_the_transform_stumbles_over_is_found_among_many(topic: Topic, pg_url: str) -> None:

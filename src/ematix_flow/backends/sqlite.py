@@ -281,6 +281,8 @@ class SqliteBackend(DatabaseFileBackend):
                 f"Rows with the same {columns} exist already, and the table allows one.",
                 fix="use mode='merge', or remove the duplicates",
             )
+        if found := re.match(r"(CHECK|FOREIGN KEY) constraint failed(?:: (.+))?", text, re.DOTALL):
+            return UnfitValue(f"Rows break the constraint '{found[2] or found[1]}' of the table.")
         if "database is locked" in text or "database table is locked" in text:
             return WriteConflict(f"The SQLite database '{self.path}' is locked by another process.", fix="try again")
         return failed_statement(text)

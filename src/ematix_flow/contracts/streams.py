@@ -210,6 +210,11 @@ class TakesBatches(Protocol):
         """Why a row does not fit the target's columns, NULL for one that does; None when all do."""
         ...
 
+    def fetched(self, rows: DataFrame, row: str) -> Callable[[Sequence[int]], None] | None:
+        """Fetch rows into this process, to try some of them out by the numbers in a column; None where only Spark can
+        bring rows there."""
+        ...
+
     def try_out(self, rows: DataFrame) -> None:
         """Do all that `write` does and keep nothing of it; raises what it would raise."""
         ...

@@ -112,6 +112,9 @@ class ChangeTarget(StreamTarget):
         run = replace(self._run, run_id=new_run_id(), opened_as=self._run.run_id)
         self._settled(rows, run, None, lambda: None)
 
+    def fetched(self, rows: DataFrame, row: str) -> None:
+        return None  # the events of a batch hang together
+
     def misfit(self, rows: DataFrame) -> Column | None:
         from ematix_flow.spark.change_order import misfit_of
 

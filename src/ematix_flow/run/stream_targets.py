@@ -30,7 +30,7 @@ from ematix_flow.contracts.streams import (
     StreamBatch,
     batch_of,
 )
-from ematix_flow.declare.columns import ColumnType, Text
+from ematix_flow.declare.columns import BigInt, ColumnType, Text
 from ematix_flow.declare.pipeline import PipelineSpec, as_names
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.declare.table import ColumnSpec, TableSpec, table_spec
@@ -304,6 +304,34 @@ class StreamTarget:
         else:
             assert isinstance(self.backend, WritesFrames)
             write_rows(shaped, plan, self.backend, run, stamp, observer, True)
+
+    def fetched(self, rows: DataFrame, row: str) -> Callable[[Sequence[int]], None] | None:
+        """Fetch rows, and give what does the same as `try_out` with some of them, by the numbers in a column.
+
+        None where only Spark brings rows to the target.
+        """
+        if not isinstance(self.backend, SqlBackend) or not isinstance(self.backend, Settles):
+            return None
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from ematix_flow.run.in_memory import RowsInMemory
+        from ematix_flow.spark.batch import shape
+        from ematix_flow.spark.landing import land_and_settle
+
+        assert self._run is not None
+        backend, run = self.backend, replace(self._run, run_id=new_run_id(), opened_as=self._run.run_id)
+        rows = self._doable(rows)
+        plan, stamp = self._plan(rows.drop(row), run)
+        numbered = replace(plan, columns=(*plan.columns, ColumnSpec(row, BigInt(), nullable=True)))
+        table = shape(rows, numbered).toArrow()
+
+        def trial(some: Sequence[int]) -> None:
+            chosen = table.filter(pc.is_in(table[row], pa.array(some, pa.int64()))).drop_columns([row])
+            observer = SilentObserver()
+            land_and_settle(RowsInMemory(chosen), plan, backend, run, stamp, observer, dry_run=True, staged_as=run)
+
+        return trial
 
     def _doable(self, rows: DataFrame) -> DataFrame:
         """The rows, without those that ask for something to be taken back, where the target cannot do that."""

@@ -28,6 +28,7 @@ from ematix_flow.spark.backlog import Backlog
 from ematix_flow.spark.batch import explained
 from ematix_flow.spark.payloads import BAD, RAW, UNKNOWN, Codec, Facts
 from ematix_flow.spark.poison import blames_rows
+from ematix_flow.spark.refused_rows import Tried, TriedAtHand
 from ematix_flow.spark.set_aside import SetAside
 from ematix_flow.spark.stream import SOURCE_ID, OpenSource
 
@@ -97,7 +98,7 @@ class BatchWork:
             pending = [target for target in self._targets if not self._has(target, batch)]
             if len(pending) == len(self._targets):  # else what was set aside stays so: one of them goes without it
                 self._aside.begin(batch)
-            if pending:
+            if pending or self._owes(batch):
                 self._apply(messages, batch, pending)
         reached("batch-applied")
         self._counters.add(rows_consumed=self._consumed)
@@ -105,6 +106,10 @@ class BatchWork:
             if source.query in batch.positions:
                 source.backend.applied(source.query, batch.positions[source.query])
         self._counters.batch_done(batch.positions, time.monotonic() - began)
+
+    def _owes(self, batch: StreamBatch) -> bool:
+        """Whether a batch that every target holds must be worked on all the same."""
+        return False
 
     def _has(self, target: TakesBatches, batch: StreamBatch) -> bool:
         """Whether the batch is the target's already, or waits for it; of one that is away that is found out later."""
@@ -251,13 +256,19 @@ class BatchWork:
                 # Another target may have the batch by now, and what it has cannot be taken out.
                 if len(self._targets) > 1 or not blames_rows(exc) or self._fails_with_sql:
                     raise
-                clean = self._cleaned(judged, exc, partial(self.try_out, pending[0]), batch)
+                fetched = partial(self._fetched, pending[0]) if self._transformed is None else None
+                clean = self._cleaned(judged, exc, partial(self.try_out, pending[0]), batch, fetched)
                 self._write_all(partial(self.rows, clean), batch, pending)
         finally:
             decoded.unpersist()
 
     def _cleaned(
-        self, judged: DataFrame, error: FlowError, tried: Callable[[DataFrame], FlowError | None], batch: StreamBatch
+        self,
+        judged: DataFrame,
+        error: FlowError,
+        tried: Tried,
+        batch: StreamBatch,
+        fetched: Callable[[DataFrame, str], TriedAtHand | None] | None = None,
     ) -> DataFrame:
         """The batch without the rows that something is wrong with which shows only when they are worked on."""
         failing = getattr(self._transformed, "failing", None)
@@ -266,7 +277,7 @@ class BatchWork:
             if rest is not judged and tried(rest) is None:
                 return rest
             judged = rest
-        return self._aside.without_poison(judged, tried, batch)
+        return self._aside.without_poison(judged, error, tried, batch, fetched)
 
     def looked_at(self, messages: DataFrame) -> tuple[DataFrame, Facts]:
         """The decoded messages, when nothing more can be learned from them; kept by Spark until `unpersist`."""
@@ -295,6 +306,27 @@ class BatchWork:
                 raise
             return exc
         return None
+
+    def _fetched(self, target: TakesBatches, decoded: DataFrame, row: str) -> TriedAtHand | None:
+        """How good rows can be tried out from this process, by the numbers in a column; None when they cannot."""
+        rows = decoded.where(F.col(BAD).isNull())
+        offered = [name for name in rows.schema.names if name not in (RAW, BAD) and not name.startswith("__")]
+        with explained():
+            trial = target.fetched(self._chosen(rows, [*target.wanted(offered), row]), row)
+        if trial is None:
+            return None
+
+        def tried(some: Sequence[int]) -> FlowError | None:
+            try:
+                with explained():
+                    trial(some)
+            except FlowError as exc:
+                if not blames_rows(exc):
+                    raise
+                return exc
+            return None
+
+        return tried
 
     def _tried_sql(self, decoded: DataFrame) -> FlowError | None:
         """Transform good rows, and see whether every target could hold the result; what is wrong, if anything."""

@@ -11,23 +11,20 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from pyspark.sql import Column, DataFrame, functions as F
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window, functions as F
 
 from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.dead_letters import STAGES, Stage, TakesDeadLetters, short_error
 from ematix_flow.contracts.streams import StreamBatch, StreamCounters
 from ematix_flow.declare.stream_spec import StreamSpec
-from ematix_flow.errors import FlowError, counted
+from ematix_flow.errors import BadMessages, FlowError, counted
 from ematix_flow.spark.dead_letters import STAGE, letters_of, with_message
 from ematix_flow.spark.payloads import BAD, MESSAGE, RAW
-from ematix_flow.spark.poison import poison
+from ematix_flow.spark.refused_rows import RefusedRows, Tried, TriedAtHand
 from ematix_flow.spark.stream import OpenSource
 
 log = logging.getLogger(__name__)
-
-_BUCKETS, _MOST_BUCKETS = 1024, 16
-"""Into how many parts a batch is cut to find what spoils it, twice; and how many may be found before all else counts as
-spoiled. A replay looks at every letter by itself."""
 
 _ROW, _FAILS = "__row", "__fails"
 
@@ -143,43 +140,61 @@ class SetAside:
         return marked.withColumn(BAD, reason).drop(_ROW, _FAILS)
 
     def without_poison(
-        self, judged: DataFrame, tried: Callable[[DataFrame], FlowError | None], batch: StreamBatch
+        self,
+        judged: DataFrame,
+        error: FlowError,
+        tried: Tried,
+        batch: StreamBatch,
+        fetched: Callable[[DataFrame, str], TriedAtHand | None] | None = None,
     ) -> DataFrame:
         """Find the rows that a target refuses, set them aside, and give the batch with a reason for each of them.
 
         Args:
+            error: What the target had against the batch.
             tried: Writes the good rows of a frame without keeping them.
+            fetched: Fetches rows to try them out by the numbers in a column; None where that cannot be.
+
+        Raises:
+            BadMessages: there are too many of them to be found, and good rows would be dropped with them.
         """
-        good, coarse, fine = F.col(BAD).isNull(), _bucket(1), _bucket(2)
-        sizes = _sizes(judged.where(good), coarse)
-        found = poison(list(sizes), lambda some: tried(judged.where(good & coarse.isin(*some))), _MOST_BUCKETS)
-        spoiled = coarse.isin(*found) if found else F.lit(False)
-        if len(found) > _MOST_BUCKETS or all(sizes[bucket] == 1 for bucket in found):
-            exact, level = found, coarse
-        else:
-            parts = list(_sizes(judged.where(good & spoiled), fine))
-            exact = poison(parts, lambda some: tried(judged.where(good & (~spoiled | fine.isin(*some)))), _MOST_BUCKETS)
-            level = fine
-        reason = F.lit(None).cast("string")
-        for bucket, error in exact.items():
-            reason = F.when(level == bucket, F.lit(short_error(error.message))).otherwise(reason)
-        is_new = good & spoiled & reason.isNotNull()
-        self.put(judged.where(is_new).withColumn(BAD, reason), batch)
-        return judged.withColumn(BAD, F.when(is_new, reason).otherwise(F.col(BAD)))
+        named = _numbered(judged)
+        log.info("%s: batch %d is searched for rows that are refused", self._spec.name, batch.number)
+        search = RefusedRows(
+            named.where(F.col(BAD).isNull()), _ROW, tried, None if fetched is None else lambda some: fetched(some, _ROW)
+        )
+        found = search.found(error)
+        if found.unknown and not self._keeps("write" if self._spec.transform_sql is None else "transform"):
+            raise BadMessages(
+                f"So many rows of '{self._spec.name}' are refused that they cannot all be found by trying: "
+                f"{counted(len(found.refused), 'row')} of batch {batch.number} are bad, and of "
+                f"{counted(len(found.unknown), 'more row')} nothing is known. {error.message}",
+                fix="mend the table or the producer; transform_on_error='dlq' keeps all of them as dead letters",
+            )
+        doubtful = f"among too many rows that are refused: {error.message}"
+        reasons = {
+            **{row: short_error(why.message) for row, why in found.refused.items()},
+            **dict.fromkeys(found.unknown, short_error(doubtful)),
+        }
+        if not reasons:
+            return judged
+        told = pa.table({_ROW: pa.array(reasons, pa.int64()), _FAILS: pa.array(reasons.values(), pa.string())})
+        marked = named.join(F.broadcast(judged.sparkSession.createDataFrame(told)), _ROW, "left")
+        is_new = F.col(BAD).isNull() & F.col(_FAILS).isNotNull()
+        self.put(marked.where(is_new).withColumn(BAD, F.col(_FAILS)).drop(_ROW, _FAILS), batch)
+        return marked.withColumn(BAD, F.coalesce(BAD, _FAILS)).drop(_ROW, _FAILS)
 
     def _keeps(self, stage: str) -> bool:
         return self._letters is not None and (stage != "transform" or self._spec.transform_on_error == "dlq")
 
 
-def _sizes(rows: DataFrame, bucket: Column) -> dict[int, int]:
-    """The buckets that have rows, with how many."""
-    found = rows.groupBy(bucket.alias("bucket")).count().orderBy("bucket").collect()
-    return {int(row["bucket"]): int(row["count"]) for row in found}
-
-
-def _bucket(level: int) -> Column:
-    """A number that follows from where a message lay and what it says."""
-    return F.pmod(F.xxhash64(F.lit(level), *_place()), F.lit(_BUCKETS))
+def _numbered(judged: DataFrame) -> DataFrame:
+    """The rows with a number for each, which stays the same when they are read again."""
+    named = judged.withColumn(_ROW, F.xxhash64(*_place()))
+    if named.where(F.col(BAD).isNull()).groupBy(_ROW).count().where("count > 1").isEmpty():
+        return named
+    # Files may hold the same row twice, of which a key takes one; which of the two that is makes no difference.
+    which = F.row_number().over(Window.partitionBy(_ROW).orderBy(F.lit(0)))
+    return named.withColumn(_ROW, F.xxhash64(_ROW, which))
 
 
 def _place() -> list[Column]:
