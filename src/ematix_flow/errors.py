@@ -282,6 +282,13 @@ class WriteConflict(BackendError, ValueError):
     retryable = True
 
 
+class TakenOver(WriteConflict):
+    """A later run of the same pipeline has taken its place; begun again, this one would only end that one in turn."""
+
+    code = "FLOW410"
+    retryable = False
+
+
 class StatementFailed(BackendError, ValueError):
     """The database refused a statement for a reason of its own."""
 

@@ -65,10 +65,10 @@ from ematix_flow.errors import (
     InvalidIdentifier,
     InvalidPlan,
     StatementFailed,
+    TakenOver,
     UnfitValue,
     UnsupportedBackend,
     UnsupportedMode,
-    WriteConflict,
 )
 from ematix_flow.spark.session import open_session
 from ematix_flow.testing.registry import isolated_registry
@@ -381,7 +381,7 @@ def test_a_run_on_another_machine_ends_the_one_before(place: Place) -> None:
     first, first_run = opened("first")
     second, second_run = opened("second")
     assert second_run.resumed and second_run.logical_run == "first"
-    with pytest.raises(WriteConflict, match="Another run"):
+    with pytest.raises(TakenOver, match="Another run"):
         first.settle(first_run, SettleReport(rows=1, inserted=1), None, NOW)
     second.settle(second_run, SettleReport(rows=2, inserted=2), None, NOW)
     books = read_books(cluster_of(place.connection), place.pipeline_name)

@@ -23,6 +23,7 @@ from ematix_flow.errors import (
     InvalidConfig,
     InvalidDeclaration,
     StateIncompatible,
+    TakenOver,
     UnsupportedBackend,
 )
 from ematix_flow.run.stream_watch import StreamWatch
@@ -104,7 +105,9 @@ def test_without_the_word_a_failure_is_the_end() -> None:
     assert told.waits == []
 
 
-@pytest.mark.parametrize("mistake", [InvalidDeclaration, StateIncompatible, InvalidConfig, UnsupportedBackend])
+@pytest.mark.parametrize(
+    "mistake", [InvalidDeclaration, StateIncompatible, InvalidConfig, UnsupportedBackend, TakenOver]
+)
 def test_what_another_start_cannot_mend_is_the_end_at_once(mistake: type[FlowError]) -> None:
     def start() -> dict[str, Any]:
         raise mistake("said again and again")

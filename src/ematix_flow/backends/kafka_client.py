@@ -19,8 +19,8 @@ from ematix_flow.errors import (
     ConnectionFailed,
     FlowError,
     MissingDriver,
+    TakenOver,
     UnfitValue,
-    WriteConflict,
     listed,
 )
 
@@ -203,7 +203,7 @@ class Cluster:
                 fix="check user, password, mechanism and security_protocol of the connection",
             )
         if code in (E._FENCED, E.PRODUCER_FENCED, E.INVALID_PRODUCER_EPOCH):
-            return WriteConflict(
+            return TakenOver(
                 "Another run of this pipeline has begun and ended this one.",
                 fix="look at `flow runs list`; it goes on where this one stopped",
             )

@@ -22,7 +22,7 @@ from ematix_flow.contracts.crashpoints import reached
 from ematix_flow.contracts.plans import BatchPlan, SettleReport
 from ematix_flow.contracts.streams import POSITION
 from ematix_flow.declare.columns import JSON, JSONB, Bytes
-from ematix_flow.errors import WriteConflict
+from ematix_flow.errors import TakenOver
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -279,7 +279,7 @@ class _Sender:
         """The rows of this part if an earlier attempt of this task has sent it; stops if a newer run has begun."""
         since = read_books(self.sending.cluster, self.sending.pipeline, since=self.sending.since)
         if since.ledger["opening"] > self.sending.opening:
-            raise WriteConflict(
+            raise TakenOver(
                 f"Another run of '{self.sending.pipeline}' has begun and ended this one.",
                 fix="look at `flow runs list`; it goes on where this one stopped",
             )

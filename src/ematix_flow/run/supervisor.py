@@ -23,6 +23,7 @@ from ematix_flow.errors import (
     MissingJava,
     RouteImpossible,
     StateIncompatible,
+    TakenOver,
     UnsupportedBackend,
     UnsupportedMode,
     WrongDeclarationType,
@@ -36,10 +37,10 @@ HOPELESS = (
     *(InvalidDeclaration, WrongDeclarationType, DuplicateName, ConfigError),
     *(InvalidPlan, UnsupportedMode, RouteImpossible, UnsupportedBackend, DeliveryImpossible),
     *(MissingDriver, MissingJar, MissingJava),
-    StateIncompatible,
+    *(StateIncompatible, TakenOver),
 )
-"""What another start cannot mend, because this process will say the same again. A table that lacks a column is not
-among it: somebody may add that meanwhile."""
+"""What another start cannot mend: this process would say the same again, or would end the one that took its place, and
+that one this one, for ever. A table that lacks a column is not among it: somebody may add that meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
