@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import pytest
 
 from ematix_flow import (
     Aggregation,
+    Join,
     KafkaConnection,
+    ObjectStoreLocalConnection,
     PostgresConnection,
+    Source,
     SQLiteConnection,
     StateStore,
     Target,
@@ -25,8 +29,8 @@ from ematix_flow import (
 from ematix_flow.backends.checkpoint_mirror import CheckpointMirror
 from ematix_flow.declare.registry import user_location
 from ematix_flow.declare.stream_pipeline import stream_spec
-from ematix_flow.errors import ConnectionFailed
-from ematix_flow.run.streams import Stream
+from ematix_flow.errors import ConnectionFailed, StateIncompatible
+from ematix_flow.run.streams import Stream, run_stream
 from ematix_flow.spark.checkpoints import CheckpointFolder
 from ematix_flow.spark.session import close_session
 from tests.services.moto import S3Server
@@ -59,6 +63,190 @@ def test_a_stream_whose_disk_is_lost_goes_on_from_its_state_store(
         assert [row[0] for row in db.execute("SELECT id FROM public.events ORDER BY id").fetchall()] == list(range(40))
         (positions,) = db.execute("SELECT convert_from(offset_bytes, 'UTF8') FROM flow_state.ematix_streaming_offsets")
     assert sum(json.loads(positions[0])[topic.name].values()) == 40
+
+
+class Files:
+    """Streams over files, into SQLite, which remember something and have a copy of their checkpoint."""
+
+    def __init__(self, kind: str, folder: Path, pg_url: str) -> None:
+        self._folder, self._database, self._sent = folder / "drop", folder / "out.db", 0
+        drop = ObjectStoreLocalConnection(name="drop", path=str(self._folder), format="json_lines")
+        self.options = {
+            "name": "kept",
+            "target": SQLiteConnection(name="lite", path=str(self._database)),
+            "target_table": ("main", "out"),
+            "state_store": StateStore("postgres", url=pg_url, schema="flow_state"),
+        }
+        if kind == "join":
+            self.options |= {
+                "sources": [Source(drop, "left"), Source(drop, "right")],
+                "join": Join("left", "right", ["k"], ["k"], 3_600_000, event_time_column="at"),
+            }
+            return
+        spans: dict[str, Any] = {"duration_ms": 60_000}
+        if kind == "session":
+            spans = {"gap_ms": 50_000, "max_session_duration_ms": 600_000, "group_by": ("k",)}
+        window = Window(kind, [Aggregation("count", "n")], event_time_column="at", **spans)  # type: ignore[arg-type]
+        self.options |= {"source": drop, "source_query": "left", "window": window}
+
+    def send(self, side: str, *minutes: int) -> None:
+        """Add a file with an event at each of these minutes."""
+        self._sent += 1
+        (self._folder / side).mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps({"k": "a", "at": f"2026-03-01T06:{minute:02}:00Z"}) for minute in minutes]
+        (self._folder / side / f"{self._sent}.jsonl").write_text("\n".join(lines))
+
+    def rows(self, columns: str) -> list[Any]:
+        with sqlite3.connect(self._database) as db:
+            return db.execute(f"SELECT {columns} FROM out ORDER BY 1").fetchall()
+
+
+def dies_at(monkeypatch: pytest.MonkeyPatch, module: str, point: str) -> None:
+    """Let the stream of this process fail at a point, which then does no more than a killed one."""
+
+    def reached(passed: str) -> None:
+        if passed == point:
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(f"ematix_flow.{module}.reached", reached)
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "session", "join"])
+@pytest.mark.parametrize(
+    ("module", "point"),
+    [("spark.micro_batch", "batch-applied"), ("spark.stateful_batch", "stepped"), ("backends.sql", "mid-settle")],
+    ids=["batch-applied", "stepped", "mid-settle"],
+)
+def test_a_stream_that_remembers_is_killed_and_loses_its_disk(
+    kind: str, module: str, point: str, pg_url: str, tmp_path: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Files(kind, tmp_path, pg_url)
+    stream.send("left", 0, 0, 1, 1, 1)
+    stream.send("right", 0)
+    with monkeypatch.context() as deadly:
+        dies_at(deadly, module, point)
+        with pytest.raises(RuntimeError, match="killed"):
+            run_streaming_pipeline(**stream.options, once=True)
+    shutil.rmtree(checkpoints)
+    stream.send("left", 1, 3)
+    stream.send("right", 2)
+    run_streaming_pipeline(**stream.options, once=True)
+    if kind == "join":
+        minutes = [(left, right) for left in (0, 0, 1, 1, 1, 1, 3) for right in (0, 2)]
+        assert len(stream.rows("left_at, right_at")) == len(minutes)
+    else:
+        assert stream.rows("n") == ([(2,), (4,)] if kind == "tumbling" else [(2,), (4,)])
+
+
+def test_what_a_stream_came_to_is_copied_while_it_waits(pg_url: str, tmp_path: Path) -> None:
+    stream, stop = Files("tumbling", tmp_path, pg_url), threading.Event()
+    stream.send("left", 0, 1)
+    spec = stream_spec(stream.options, user_location())
+    thread = threading.Thread(target=run_stream, args=(spec,), kwargs={"stop": stop})
+    thread.start()
+    try:
+        deadline, copied = time.monotonic() + 60, set[str]()
+        while not {"commits/0", "memory/0/note.json"} <= copied:
+            assert time.monotonic() < deadline and thread.is_alive()
+            time.sleep(0.1)
+            with psycopg.connect(pg_url) as db, db.transaction():
+                if db.execute("SELECT to_regclass('flow_state.ematix_streaming_state')").fetchone() != (None,):
+                    found = db.execute("SELECT group_key FROM flow_state.ematix_streaming_state").fetchall()
+                    copied = {path.partition("/")[2] for (path,) in found}
+    finally:
+        stop.set()
+        thread.join()
+
+
+class Folders:
+    """Folders of one stream, by what they have come to; nothing else of a checkpoint is there."""
+
+    def __init__(self, root: Path, pg_url: str) -> None:
+        self._root, self._url = root, pg_url
+
+    def made(self, name: str, generation: str, begun_at: str, batches: int) -> Path:
+        place = self._root / name
+        shutil.rmtree(place, ignore_errors=True)
+        (place / f"gen-{generation}" / "offsets").mkdir(parents=True)
+        (place / "current.json").write_text(json.dumps({"generation": generation, "begun_at": begun_at}))
+        for number in range(batches):
+            (place / f"gen-{generation}" / "offsets" / str(number)).write_text(f"{generation} {number}")
+        return place
+
+    def mirror(self, place: Path) -> CheckpointMirror:
+        mirror = CheckpointMirror(self._url, "flow_state", "kept", place)
+        mirror.open()
+        return mirror
+
+
+def told(place: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in place.rglob("*") if file.is_file() and file.name.isdigit()}
+
+
+def test_a_folder_that_was_put_back_from_earlier_is_brought_up_to_its_copy(pg_url: str, tmp_path: Path) -> None:
+    folders = Folders(tmp_path, pg_url)
+    folders.mirror(folders.made("new", "a", "2026-03-01T06:00:00.000Z", 11)).copy(10, {})
+    old = folders.made("old", "a", "2026-03-01T06:00:00.000Z", 9)
+    (old / "behind").mkdir()
+    (old / "behind" / "3").write_text("was delivered since")
+    (old / "gen-a" / "offsets" / ".8.crc").write_text("of what was there")
+    mirror = folders.mirror(old)
+    assert mirror.restore()
+    assert told(old) == {str(number): f"a {number}" for number in range(11)}
+    assert not list(old.rglob("*.crc"))
+    assert not mirror.restore(), "a folder that is as far as its copy stays as it is"
+    ahead = folders.made("ahead", "a", "2026-03-01T06:00:00.000Z", 12)
+    assert not folders.mirror(ahead).restore()
+    assert len(told(ahead)) == 12
+
+
+def test_a_folder_from_before_a_reset_is_refused_and_its_copy_stays(pg_url: str, tmp_path: Path) -> None:
+    folders = Folders(tmp_path, pg_url)
+    folders.mirror(folders.made("new", "b", "2026-03-01T07:00:00.000Z", 3)).copy(2, {})
+    old = folders.mirror(folders.made("old", "a", "2026-03-01T06:00:00.000Z", 9))
+    with pytest.raises(StateIncompatible, match="begun at 2026-03-01T06:00:00.000Z, and its copy.*T07") as caught:
+        old.restore()
+    assert "flow state reset kept" in str(caught.value.fix)
+    newer = folders.made("reset", "c", "2026-03-01T08:00:00.000Z", 1)
+    assert not folders.mirror(newer).restore()
+    empty = tmp_path / "empty"
+    assert folders.mirror(empty).restore()
+    assert told(empty) == {"0": "b 0", "1": "b 1", "2": "b 2"}
+
+
+def test_two_streams_with_one_checkpoint_are_refused_and_both_are_named(tmp_path: Path) -> None:
+    first, second = (CheckpointFolder(name, str(tmp_path / "shared")) for name in ("orders", "visits"))
+    generation = first.begin("rows")
+    with pytest.raises(StateIncompatible, match="'visits' is that of stream 'orders'") as caught:
+        second.current()
+    assert "flow state reset visits --from group" in str(caught.value.fix)
+    with pytest.raises(StateIncompatible, match="'orders'"):
+        second.begin("rows")
+    with pytest.raises(StateIncompatible, match="'orders'"):
+        second.forget()
+    with first.held(), pytest.raises(StateIncompatible, match="'orders'"), second.held():
+        pass
+    kept = first.current()
+    assert kept is not None and kept.name == generation.name
+
+
+@pytest.mark.parametrize(
+    ("variable", "kept_in"),
+    [
+        ("/var/flow", "/var/flow"),
+        ("file:///var/flow", "/var/flow"),
+        ("s3a://bucket/all", "~/.ematix-flow/checkpoints"),
+        (None, "~/.ematix-flow/checkpoints"),
+    ],
+)
+def test_what_stays_here_of_a_checkpoint_in_a_bucket_is_where_checkpoints_are(
+    variable: str | None, kept_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EMATIX_FLOW_CHECKPOINT_DIR")
+    if variable is not None:
+        monkeypatch.setenv("EMATIX_FLOW_CHECKPOINT_DIR", variable)
+    folder = CheckpointFolder("x", "s3a://bucket/x")
+    assert (folder.place, folder.path.parent) == ("s3a://bucket/x", Path(kept_in).expanduser())
 
 
 def test_a_state_store_with_a_path_is_where_the_checkpoint_is(topic: Topic, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ematix_flow.spark.checkpoints import CheckpointFolder, Generation
     from ematix_flow.spark.lookups import Lookups
     from ematix_flow.spark.micro_batch import BatchWork
-    from ematix_flow.spark.stream import OpenSource
+    from ematix_flow.spark.stream import OpenSource, StreamRun
 
 log = logging.getLogger(__name__)
 
@@ -294,7 +294,7 @@ class Stream:
             try:
                 running.start()
                 with self.watch.sampling(running, lag_over(sources, starts)):
-                    return self._watch(running, told)
+                    return self._watch(running, told, mirror)
             except BaseException as exc:
                 failure.append(exc)
                 raise
@@ -317,7 +317,7 @@ class Stream:
         return StatefulWork(*given, steps=steps_of(self.spec, memory), memory=memory)
 
     def _mirror(self) -> CheckpointMirror | None:
-        """The copy of the checkpoint, if one is declared; a folder that is empty has been filled from it."""
+        """The copy of the checkpoint, if one is declared; a folder that lacks what it has, has been filled from it."""
         store = self.spec.state_store
         if store is None or store.kind != "postgres":
             return None
@@ -326,7 +326,7 @@ class Stream:
         mirror = CheckpointMirror(expand_field(store.url or ""), store.schema, self.spec.name, self.folder.path)
         mirror.open()
         if mirror.restore():
-            log.warning("%s: its checkpoint was gone and has been restored from its state store", self.spec.name)
+            log.warning("%s: its checkpoint was lost or old, and is restored from its state store", self.spec.name)
         return mirror
 
     def open_lookups(self, spark: SparkSession, held: ExitStack) -> None:
@@ -399,9 +399,19 @@ class Stream:
     def _close(self, target: StreamTarget, failure: list[BaseException]) -> None:
         target.close(failure[0] if failure else None)
 
-    def _watch(self, running: Any, told: threading.Event) -> bool:
+    def _watch(self, running: StreamRun, told: threading.Event, mirror: CheckpointMirror | None) -> bool:
         """Wait for the end; whether it came by a word from outside."""
+        copied: StreamBatch | None = None
         while not running.wait(0.2):
+            batch = running.last_batch
+            if mirror is not None and batch is not None and batch is not copied and running.is_waiting():
+                copied = batch  # who waits for messages may wait for long, and its disk may be lost meanwhile
+                try:
+                    self._copied(mirror, batch)
+                except FlowError as exc:
+                    log.warning(
+                        "%s: its checkpoint is not copied before its next batch: %s", self.spec.name, exc.message
+                    )
             if told.is_set():
                 running.stop()
                 return True

@@ -2,7 +2,7 @@
 
 ::
 
-    <root>/<pipeline>/
+    <root>/<pipeline>-<16 hex digits>/
     ├── current.json          the generation in use, and the shape of what it remembers
     ├── gen-<generation>/     Spark's checkpoint
     ├── sources.json          which topics these were, by the ids that brokers gave them
@@ -75,10 +75,11 @@ class CheckpointFolder:
         self.needs = needs_of(place)
         if self.is_remote:
             self.place = place if chosen else place.rstrip("/")
-            self.path = Path(f"{DEFAULT_ROOT}/{file_name(pipeline)}").expanduser()
+            here = DEFAULT_ROOT if scheme_of(root) else root
+            self.path = _local(f"{here}/{file_name(pipeline)}")
             self.files: CheckpointFiles = RemoteFiles(self.place, self._session)
         else:
-            self.path = Path(re.sub(r"^file:(//)?", "", place)).expanduser().absolute()
+            self.path = _local(place)
             self.place = str(self.path)
             self.files = LocalFiles(self.path)
 
@@ -101,6 +102,7 @@ class CheckpointFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(str(self.path / "stream.lock"))
         if not lock.acquire():
+            self.current()  # it may be another stream that holds it, which is worse
             raise AlreadyRunning(
                 f"The stream '{self.pipeline}' is already running on this machine; this one has done nothing.",
                 where=self.place,
@@ -114,10 +116,24 @@ class CheckpointFolder:
     # ── generations ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def current(self) -> Generation | None:
-        """The generation in use; None before the first start."""
+        """The generation in use; None before the first start.
+
+        Raises:
+            StateIncompatible: it is another stream's.
+        """
         known = self._read("current.json")
         if known is None:
             return None
+        owner = known.get("pipeline", self.pipeline)
+        if owner != self.pipeline:
+            raise StateIncompatible(
+                f"The checkpoint of stream '{self.pipeline}' is that of stream '{owner}'; with one for both, each "
+                "would leave out what the other has read.",
+                where=self.place,
+                fix="give each a checkpoint= of its own. A stream that was only renamed: give it its old name again, "
+                "or a new folder, in which it begins where its consumer group is after "
+                f"`flow state reset {self.pipeline} --from group`",
+            )
         return Generation(known["generation"], known["shape"], known.get("start"), known.get("begun_at"))
 
     def begin(self, shape: str, start: Mapping[str, Any] | None = None) -> Generation:
@@ -139,7 +155,12 @@ class CheckpointFolder:
         return fresh
 
     def forget(self) -> None:
-        """Remove every generation; rows and letters that wait stay, because nobody else has them."""
+        """Remove every generation; rows and letters that wait stay, because nobody else has them.
+
+        Raises:
+            StateIncompatible: they are another stream's.
+        """
+        self.current()
         self.files.remove("current.json")
         for name in self.files.names(""):
             if name.startswith("gen-"):
@@ -246,6 +267,11 @@ class CheckpointFolder:
 
     def _write(self, name: str, content: Any) -> None:
         self.files.write(name, json.dumps(content, indent=1))
+
+
+def _local(place: str) -> Path:
+    """A folder of this machine."""
+    return Path(re.sub(r"^file:(//)?", "", place)).expanduser().absolute()
 
 
 def _is_whole(text: str, number: int) -> bool:

@@ -77,6 +77,13 @@ class StatefulWork(BatchWork):
         self._note = self._note or self._memory.newest()
         return self._note is not None and self._steps.is_due(self._note, now_ms)
 
+    def _owes(self, batch: StreamBatch) -> bool:
+        """Whether it is not remembered what the batch came to.
+
+        A checkpoint that was restored is older than its targets: they hold a batch that it has only planned.
+        """
+        return self._memory.note(batch.number) is None
+
     def _takes_half_rows(self) -> bool:
         """Whether rows of one side of a join can be written while nobody knows the columns of the other.
 
