@@ -214,6 +214,20 @@ def test_a_folder_from_before_a_reset_is_refused_and_its_copy_stays(pg_url: str,
     assert told(empty) == {"0": "b 0", "1": "b 1", "2": "b 2"}
 
 
+def test_a_way_out_names_the_stream_also_when_who_tells_it_does_not_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(stream_spec(Files("tumbling", tmp_path, "postgres://h/d").options, user_location()))
+
+    def fails(*_: Any) -> bool:
+        raise StateIncompatible("The target holds another batch.", fix="flow state reset NAME --from latest")
+
+    monkeypatch.setattr(stream, "_run", fails)
+    with pytest.raises(StateIncompatible) as caught:
+        stream.run(threading.Event())
+    assert caught.value.fix == "flow state reset kept --from latest"
+
+
 def test_two_streams_with_one_checkpoint_are_refused_and_both_are_named(tmp_path: Path) -> None:
     first, second = (CheckpointFolder(name, str(tmp_path / "shared")) for name in ("orders", "visits"))
     generation = first.begin("rows")

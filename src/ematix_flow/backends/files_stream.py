@@ -106,7 +106,7 @@ class FileStreams:
             return ALL_FILES
         raise InvalidDeclaration(
             f"'{query}': a stream of files begins with all of them, or where it was.",
-            fix="flow state reset … --from earliest, or move the files that are not wanted away",
+            fix="flow state reset NAME --from earliest, or move the files that are not wanted away",
         )
 
     def position_given(self, query: str, given: Any) -> Any:

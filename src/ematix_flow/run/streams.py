@@ -197,6 +197,8 @@ class Stream:
             recorder.finish("failed", error=exc)
             lineage.finished("failed", self.counters.rows_written, error=exc)
             if isinstance(exc, FlowError):
+                if exc.fix is not None:  # whoever raised it may not know whose batch it was
+                    exc.fix = exc.fix.replace(" NAME", f" {self.spec.name}")
                 raise exc.at(str(self.spec.where)) from cause_without_values(exc)
             raise
         result = self.result(stopped=stopped)

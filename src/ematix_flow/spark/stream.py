@@ -41,6 +41,10 @@ SOURCE_ID = "_source_id"
 _JAVA_IS_GONE = (ConnectionError, Py4JNetworkError)
 _COMMIT_PATIENCE_S = 10.0
 
+_ASKING, _TELLING_PAUSE_MS = "Getting offsets from", 100
+"""What Spark says while it asks a source for news: for ever, of one that does not answer. Where pauses between two
+questions are shorter than this, it says hardly anything else of one that does."""
+
 
 @dataclass(frozen=True)
 class OpenSource:
@@ -234,11 +238,12 @@ class StreamRun:
         return bool(states) and all(states)
 
     def is_waiting(self) -> bool:
-        """Whether it found nothing to do when it looked last."""
+        """Whether it found nothing to do when it looked last, and does not look just now."""
         if self._query is None or self._working.locked():
             return False
         status = self._query.status
-        return not status["isDataAvailable"] and not status["message"].startswith("Initializing")
+        busy = ("Initializing", _ASKING) if self._idle_pause_ms >= _TELLING_PAUSE_MS else ("Initializing",)
+        return not status["isDataAvailable"] and not status["message"].startswith(busy)
 
     def stop(self) -> None:
         """Stop between two batches: one that runs is finished first. The rest is as if it had never begun."""
