@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,11 @@ KEEPS_NAMES = (
     "kafka",
 )
 """Targets that keep a batch's name together with its rows, so that it cannot be applied twice."""
+
+_MADE_OF = "; made of rows "
+"""What stands in a shape before where remembered rows came from; checkpoints of earlier versions do not say it."""
+
+_QUOTED_OR_SPACE = re.compile(r"""('(?:[^']|'')*'|"[^"]*"|`[^`]*`)|\s+""")
 
 
 @dataclass(frozen=True)
@@ -81,10 +88,36 @@ def shape_of(spec: StreamSpec) -> str:
     keep of rows."""
     sources = ", ".join(f"{_kind(source.connection)}:{source.query}" for source in spec.sources)
     if spec.window is not None:
-        return f"{sources}; {_window_shape(spec.window)}"
+        by = "by arrival" if spec.window.time_mode == "processing" else f"by {spec.window.event_time_column}"
+        return f"{sources}; {_window_shape(spec.window)}{_MADE_OF}{by}{_sql_shape(spec)}"
     if spec.join is not None:
-        return f"{sources}; {_join_shape(spec.join)}"
+        return f"{sources}; {_join_shape(spec.join)}{_MADE_OF}by {spec.join.event_time_column}"
     return sources
+
+
+def is_of_shape(remembered: str, shape: str) -> bool:
+    """Whether a stream of a shape can go on with what is remembered.
+
+    A checkpoint of an earlier version does not say which rows it was made of, and is compared on what it says.
+
+    >>> is_of_shape("kafka:a; tumbling window", "kafka:a; tumbling window; made of rows by at")
+    True
+    >>> is_of_shape("kafka:a; tumbling window; made of rows by at", "kafka:a; tumbling window; made of rows by seen_at")
+    False
+    """
+    return remembered in (shape, shape.rpartition(_MADE_OF)[0])
+
+
+def _sql_shape(spec: StreamSpec) -> str:
+    """The SQL in front of a window as a short name, which does not change with how it is laid out.
+
+    Two parts of one window that were made by different SQL are numbers of different things, which nobody could tell
+    from the sum.
+    """
+    if spec.transform_sql is None:
+        return ""
+    laid_out = _QUOTED_OR_SPACE.sub(lambda found: found[1] or " ", spec.transform_sql.strip())
+    return f", after transform_sql {hashlib.sha256(f'{spec.dialect} {laid_out}'.encode()).hexdigest()[:8]}"
 
 
 def _window_shape(window: Window) -> str:

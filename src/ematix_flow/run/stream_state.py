@@ -20,7 +20,7 @@ from ematix_flow.contracts.runtime import instant_text
 from ematix_flow.contracts.streams import KeepsForStreams, SeeksPositions, StreamsIn
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.errors import InvalidDeclaration, UnsupportedBackend
-from ematix_flow.plan.stream import plan_stream
+from ematix_flow.plan.stream import is_of_shape, plan_stream
 from ematix_flow.run.places import needing_spark
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class StreamState:
         current = self.folder.current()
         if current is None:
             return Verdict(True, "there is no checkpoint yet: it begins where its targets are, else where its group is")
-        if current.shape != self.shape:
+        if not is_of_shape(current.shape, self.shape):
             return Verdict(
                 False,
                 f"its checkpoint remembers {current.shape}, and the stream is now {self.shape}",
@@ -138,7 +138,7 @@ class StreamState:
         if number is None:
             return {}
         lines = self.folder.offsets(generation, number)
-        if generation.shape != self.shape:
+        if not is_of_shape(generation.shape, self.shape):
             return list(lines)
         with self._sources() as sources:
             return {

@@ -31,7 +31,7 @@ from ematix_flow.errors import (
     UnsupportedBackend,
     counted,
 )
-from ematix_flow.plan.stream import StreamPlan, plan_stream
+from ematix_flow.plan.stream import StreamPlan, is_of_shape, plan_stream
 from ematix_flow.run.change_targets import stream_target
 from ematix_flow.run.dead_letters import keeps_letters, keeps_letters_here, letter_box, rejecting
 from ematix_flow.run.declared_lineage import stream_lineage
@@ -436,7 +436,7 @@ class Stream:
                     "--confirm-state-reset; StateStore(kind='postgres') keeps a copy",
                 )
             return self.folder.begin(self.plan.shape)
-        if current.shape != self.plan.shape and self._has_done_nothing(current, targets):
+        if not is_of_shape(current.shape, self.plan.shape) and self._has_done_nothing(current, targets):
             return self.folder.begin(self.plan.shape, current.start)
         self.folder.require_shape(current, self.plan.shape)
         self.folder.mend(current, len(self.spec.sources))

@@ -37,6 +37,7 @@ from ematix_flow.config.spark_place import spark_settings
 from ematix_flow.contracts.runtime import instant_text
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.errors import AlreadyRunning, StateIncompatible
+from ematix_flow.plan.stream import is_of_shape
 from ematix_flow.spark.checkpoint_files import CheckpointFiles, LocalFiles, RemoteFiles, needs_of, scheme_of
 from ematix_flow.spark.session import open_session
 
@@ -173,16 +174,20 @@ class CheckpointFolder:
     def require_shape(self, generation: Generation, shape: str) -> None:
         """Make sure that a changed declaration can go on with what is remembered.
 
+        What a checkpoint of an earlier version did not say of its shape is written down, so that it counts from now on.
+
         Raises:
             StateIncompatible: it cannot.
         """
-        if generation.shape != shape:
+        if not is_of_shape(generation.shape, shape):
             raise StateIncompatible(
                 f"The stream '{self.pipeline}' was changed in a way that its checkpoint cannot follow: it remembers "
                 f"{generation.shape}, and is now {shape}.",
                 where=self.place,
-                fix=f"flow state reset {self.pipeline}: it begins anew, where its target is",
+                fix=f"undo the change, or flow state reset {self.pipeline}: it begins anew, where its target is",
             )
+        if generation.shape != shape:
+            self._write("current.json", {**self._read("current.json"), "shape": shape})
 
     # ── Spark's files ────────────────────────────────────────────────────────────────────────────────────────────────
 
