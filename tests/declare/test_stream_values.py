@@ -142,6 +142,8 @@ def test_a_right_window_passes_its_check(window: Window) -> None:
         (tumbling(aggregations=[]), "aggregations is empty"),
         (tumbling(aggregations=[COUNT, COUNT]), "'n' would be the name of two output columns"),
         (tumbling(group_by=["window_end"]), "'window_end' would be the name of two"),
+        (tumbling(group_by=["N"]), "'n' would be the name of two output columns, beside 'N', which differs in case"),
+        (tumbling(aggregations=[Aggregation("count", "Window_Start")]), "beside 'window_start'"),
         (tumbling(late_data="keep"), "late_data must be one of"),
         (tumbling(late_data="reopen"), "needs allowed_lateness_ms"),
         (tumbling(allowed_lateness_ms=5), "needs late_data='reopen'"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from ematix_flow.cli.main import main
+from ematix_flow.declare import registry
 
 MODULE = '''
 from ematix_flow import Aggregation, KafkaConnection, PostgresConnection, Window, ematix, udf
@@ -104,3 +106,30 @@ def test_a_preview_for_machines_has_the_same(module: str, capsys: pytest.Capture
     facts = json.loads(capsys.readouterr().out)
     assert facts["delivery"] == "exactly_once"
     assert len(facts["steps"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "said"),
+    [
+        ("SELECT shop, doubled", "SELEC shop, doubled", "cannot be parsed"),
+        ("SELECT shop, doubled(amount) AS amount", "SELECT count(*) AS n", "the aggregate count"),
+        ("SELECT shop, doubled(amount)", "SELECT shop, doubled(amount, 2)", "takes 1 argument, not 2"),
+        ("FROM source WHERE", "FROM sauce WHERE", "'sauce'"),
+        ('"count", "n")', '"vwap", "n", columns=["amount"])', "there is no aggregate 'vwap'"),
+    ],
+)
+def test_a_preview_refuses_what_could_not_start(
+    module: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: str,
+    instead: str,
+    said: str,
+) -> None:
+    assert written in MODULE
+    (tmp_project / "wrong.py").write_text(MODULE.replace(written, instead))
+    monkeypatch.delitem(sys.modules, "wrong", raising=False)
+    with registry.isolated():
+        assert main(["preview", "--module", "wrong", "per_minute"]) != 0
+    assert said in capsys.readouterr().err

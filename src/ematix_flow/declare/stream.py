@@ -191,11 +191,14 @@ class Window:
                 )
             aggregation.check()
         names = self.output_columns()
-        for name in names:
+        for number, name in enumerate(names):
             check_text("Window: an output column", name)
-            if names.count(name) > 1:
+            # Spark and most databases take names that differ in case only for one.
+            earlier = next((known for known in names[:number] if known.casefold() == name.casefold()), None)
+            if earlier is not None:
+                alike = f", beside '{earlier}', which differs in case only" if name != earlier else ""
                 raise InvalidDeclaration(
-                    f"Window: '{name}' would be the name of two output columns.",
+                    f"Window: '{name}' would be the name of two output columns{alike}.",
                     fix="rename one: as_=, window_start_column=, window_end_column= or session_id_column=",
                 )
 
@@ -292,7 +295,7 @@ class Join:
         self._check_span()
         check_late_data("Join", self.late_data, self.allowed_lateness_ms)
         check_text("Join: event_time_column", self.event_time_column)
-        if self.left_column_prefix == self.right_column_prefix:
+        if self.left_column_prefix.casefold() == self.right_column_prefix.casefold():
             raise InvalidDeclaration("Join: left_column_prefix and right_column_prefix must differ.")
         if sources is not None:
             known = [source.query for source in sources]

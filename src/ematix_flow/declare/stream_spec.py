@@ -110,8 +110,18 @@ class StreamSpec:
             self._check_dead_letters()
             self._check_engine()
             check_udfs(self.udfs, self.aggregate_udfs)
-            for aggregation in self.window.aggregations if self.window is not None and self.aggregate_udfs else ():
-                if aggregation.columns is not None:  # without any, a TOML file gets them when it is run
+            if self.aggregate_udfs:  # without any, a TOML file gets them when it is run
+                self.check_own_aggregates()
+
+    def check_own_aggregates(self) -> None:
+        """Refuse a window that names aggregates which nobody gave; called when no more can come.
+
+        Raises:
+            InvalidDeclaration: names what is missing.
+        """
+        with self._named():
+            for aggregation in self.window.aggregations if self.window is not None else ():
+                if aggregation.columns is not None:
                     own_aggregate(aggregation, self.aggregate_udfs)
 
     def advice(self, *, large_state_bytes: int = 1 << 30) -> tuple[str, ...]:

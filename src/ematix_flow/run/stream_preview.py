@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from ematix_flow.config.resolve import resolve
-from ematix_flow.config.stream_ready import check_stream, stream_advice
+from ematix_flow.config.stream_ready import stream_advice
 from ematix_flow.declare.stream import Lookup
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.plan.stream import plan_stream
 from ematix_flow.run.places import needing_spark
+from ematix_flow.run.stream_transform import ready_to_start, sql_of
 
 
 def preview_stream(spec: StreamSpec) -> dict[str, Any]:
     """A stream as it is decided before it starts. Nothing connects, and Spark is not started.
 
     Raises:
-        FlowError: it is declared wrongly, or cannot promise what it is told to.
+        FlowError: it is declared wrongly, its SQL included, or cannot promise what it is told to.
     """
     with needing_spark("A stream's checkpoint is looked at with Spark's types"):
         from ematix_flow.spark.checkpoints import CheckpointFolder
-    ready = spec.with_connections(lambda ref: resolve(ref, where=str(spec.where)).connection)
-    check_stream(ready)
+    ready = ready_to_start(spec)
     plan = plan_stream(ready)
+    sql_of(ready)
     return {
         "pipeline": spec.name,
         "sources": [f"{source.connection.kind}: {source.query}" for source in ready.sources],  # type: ignore[union-attr]

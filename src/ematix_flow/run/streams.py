@@ -11,13 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.backends.catalog import open_backend
-from ematix_flow.config.resolve import resolve
 from ematix_flow.config.secrets import expand_field
 from ematix_flow.config.spark_place import spark_settings
-from ematix_flow.config.stream_ready import check_stream, stream_advice
+from ematix_flow.config.stream_ready import stream_advice
 from ematix_flow.contracts.backend import Backend
 from ematix_flow.contracts.runtime import RunHistory, RunStatus
-from ematix_flow.contracts.streams import EVENT_TIME, Gap, Receives, StreamBatch, StreamCounters, StreamsIn
+from ematix_flow.contracts.streams import Gap, Receives, StreamBatch, StreamCounters, StreamsIn
 from ematix_flow.declare.stream import Lookup
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.declare.withheld import cause_without_values
@@ -33,7 +32,7 @@ from ematix_flow.errors import (
 )
 from ematix_flow.plan.stream import StreamPlan, is_of_shape, plan_stream
 from ematix_flow.run.change_targets import stream_target
-from ematix_flow.run.dead_letters import keeps_letters, keeps_letters_here, letter_box, rejecting
+from ematix_flow.run.dead_letters import keeps_letters_here, letter_box, rejecting
 from ematix_flow.run.declared_lineage import stream_lineage
 from ematix_flow.run.loads import new_run_id, now
 from ematix_flow.run.places import lend_spark, needing_spark
@@ -42,6 +41,7 @@ from ematix_flow.run.runlogs.open import current_run_log, open_run_log
 from ematix_flow.run.stream_identity import SourceIdentities
 from ematix_flow.run.stream_metrics import served
 from ematix_flow.run.stream_targets import StreamTarget
+from ematix_flow.run.stream_transform import ready_to_start, sql_of
 from ematix_flow.run.stream_watch import StreamWatch, lag_over
 from ematix_flow.run.supervisor import RestartPolicy, keep_running
 from ematix_flow.watch.stream_lineage import StreamLineage
@@ -148,8 +148,7 @@ class Stream:
 
         self._lookups_of = lookups_of
 
-        self.spec = spec.with_connections(lambda ref: resolve(ref, where=str(spec.where)).connection)
-        check_stream(self.spec)
+        self.spec = ready_to_start(spec)
         for word in stream_advice(self.spec):
             log.warning("%s: %s", spec.name, word)
         self.plan: StreamPlan = plan_stream(self.spec)
@@ -531,19 +530,8 @@ class Stream:
         return backend
 
     def _transform(self) -> Callable[[Any], Any] | None:
-        if self.spec.transform_sql is None:
-            return None
-        from ematix_flow.spark.stream_sql import StreamSql
-
-        functions = None
-        if self.spec.udfs or self.spec.aggregate_udfs:
-            from ematix_flow.spark.functions import SqlFunctions
-
-            functions = SqlFunctions(self.spec.udfs, self.spec.aggregate_udfs)
-        sql = StreamSql(
-            self.spec.transform_sql, self.spec.dialect, tuple(self.spec.lookups), functions, self._carried()
-        )
-        if not self.spec.lookups:
+        sql = sql_of(self.spec)
+        if sql is None or not self.spec.lookups:
             return sql
         from ematix_flow.spark.lookups import Lookups, WithLookups
 
@@ -551,18 +539,6 @@ class Stream:
             self.spec.name, self.spec.lookups, _lookup_backend, self.folder, lambda: self.counters, self._lookups_of
         )
         return WithLookups(sql, self.lookups)
-
-    def _carried(self) -> tuple[str, ...] | None:
-        """What goes through SQL in front of a window: the event time of brokers, and messages that may be late."""
-        if self.spec.window is None:
-            return None
-        event_time = self.spec.window.event_time_column
-        carried = [event_time] if event_time == EVENT_TIME else []
-        if keeps_letters(self.spec) or self.spec.transform_on_error == "drop":
-            from ematix_flow.spark.payloads import MESSAGE, RAW
-
-            carried += [RAW, MESSAGE]
-        return tuple(carried)
 
 
 def _lookup_backend(lookup: Lookup) -> Backend:
