@@ -24,6 +24,8 @@ def event_micros(name: str, kind: t.DataType) -> Column:
         return F.unix_micros(column.cast("timestamp"))
     if isinstance(kind, t.StringType):
         return F.unix_micros(F.try_to_timestamp(column))
+    if isinstance(kind, t.DecimalType) and kind.scale > 0:
+        return _from_exact_fractions(column)  # `ts_ms / 1000.0` is one of these
     if isinstance(kind, (t.IntegralType, t.DecimalType)):
         return _from_epoch(column.cast("bigint"))
     if isinstance(kind, t.FractionalType):
@@ -47,6 +49,13 @@ def _from_epoch(number: Column) -> Column:
         .when(size < int(1e17), number)
         .otherwise(F.call_function("div", number, F.lit(1_000)))  # whole numbers throughout
     )
+
+
+def _from_exact_fractions(number: Column) -> Column:
+    """The same of a decimal number, whose digits behind the point count as well."""
+    whole = F.when(F.abs(number) < int(1e11), F.round(number * 1_000_000).cast("bigint"))
+    whole = whole.when(F.abs(number) < int(1e14), F.round(number * 1_000).cast("bigint"))
+    return whole.otherwise(_from_epoch(number.cast("bigint")))
 
 
 def as_timestamp(micros: Column) -> Column:
