@@ -15,7 +15,7 @@ from ematix_flow.backends import capture_giver
 from ematix_flow.backends.mysql import MysqlBackend
 from ematix_flow.backends.queue_spool import Spool, kept_position
 from ematix_flow.contracts.streams import StreamReading
-from ematix_flow.errors import ConnectionFailed, InvalidDeclaration, LostMessages, UnfitValue
+from ematix_flow.errors import ConnectionFailed, InvalidDeclaration, LostMessages, UnfitValue, UnsupportedBackend
 from tests.backends.test_postgres_capture import until
 from tests.services.mariadb import MariadbServer
 
@@ -168,6 +168,34 @@ def test_a_value_that_the_reader_of_the_log_gets_wrong_stops_the_stream(run: Run
     run("INSERT INTO orders VALUES (1, '-23:59:59.999999')")
     with pytest.raises(UnfitValue, match="Column 'span' holds a time below zero with a fraction"):
         until(lambda: capture.raise_failure())
+
+
+def test_a_transaction_that_may_still_be_rolled_back_stops_the_stream(run: Run, capturing: Make) -> None:
+    def two_phases(number: int, table: str, end: str) -> list[str]:
+        begun = [f"XA START 'x{number}'", f"INSERT INTO {table} VALUES ({number})", f"XA END 'x{number}'"]
+        return begun + ([f"XA PREPARE 'x{number}'", f"{end} 'x{number}'"] if end != "ONE PHASE" else [])
+
+    run("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
+    capture = capturing().start()
+    capture.caught_up()
+    run(*two_phases(1, "other", "XA ROLLBACK"), *two_phases(2, "other", "XA COMMIT"))
+    run(*two_phases(3, "orders", "ONE PHASE"), "XA COMMIT 'x3' ONE PHASE", "INSERT INTO orders VALUES (4)")
+    assert [event["after"]["id"] for event in capture.events(2)] == [3, 4]
+    run(*two_phases(5, "orders", "XA ROLLBACK"))
+    with pytest.raises(UnsupportedBackend, match=r"An XA transaction changes '\w+\.orders'"):
+        until(lambda: capture.raise_failure())
+    assert len(capture.rows()) == 2
+
+
+def test_a_capture_does_not_begin_beside_a_prepared_transaction(run: Run, capturing: Make) -> None:
+    run("CREATE TABLE orders (id int PRIMARY KEY)")
+    run("XA START 'waits'", "INSERT INTO orders VALUES (1)", "XA END 'waits'", "XA PREPARE 'waits'")
+    try:
+        capture = capturing().start()
+        with pytest.raises(UnsupportedBackend, match="cannot begin while an XA transaction is prepared"):
+            until(lambda: capture.raise_failure())
+    finally:
+        run("XA COMMIT 'waits'")
 
 
 def test_a_transaction_larger_than_a_file_goes_on_in_its_middle(

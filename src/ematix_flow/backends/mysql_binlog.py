@@ -21,12 +21,14 @@ from ematix_flow.backends.mysql_session import login_of
 from ematix_flow.backends.mysql_values import MysqlColumn, refuse_misread, value_json
 from ematix_flow.backends.queue_spool import Message
 from ematix_flow.contracts.mysql_words import backticked, text_literal
-from ematix_flow.errors import FlowError, MissingDriver
+from ematix_flow.errors import FlowError, MissingDriver, UnsupportedBackend
 
 POLL_S = 0.3
 LINGER_S = 0.5
 _PURGED = 1236
 _BITS = 40
+_PREPARED = 64
+"""The flag with which MariaDB begins an XA transaction of which it is not known yet whether it will be committed."""
 _TRUNCATE = re.compile(r"^\s*TRUNCATE\s+(?:TABLE\s+)?(?:(`[^`]+`|[\w$]+)\s*\.\s*)?(`[^`]+`|[\w$]+)", re.IGNORECASE)
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
@@ -137,6 +139,8 @@ class BinlogGiver(CaptureGiver):
         self._events: dict[tuple[str, str], Events] = {}
         self._left: Iterator[Message] = iter(())  # of an entry of the log that was more than a file holds
         self._read_to = self._ts_ms = self._end = 0
+        self._is_undecided = False
+        """Whether the transaction that is being read may still be rolled back."""
 
     def close(self) -> None:
         """End the reading; the log stays where it is."""
@@ -173,6 +177,7 @@ class BinlogGiver(CaptureGiver):
             named = {str(name).lower(): value for name, value in said.items()}
             if named.get("binlog_snapshot_file"):
                 file, position = str(named["binlog_snapshot_file"]), int(named["binlog_snapshot_position"])
+            self._refuse_prepared(db)
             files = 0
             if state.with_rows:
                 rows = self._rows(db, (file, position, 0), ts_ms)
@@ -181,6 +186,21 @@ class BinlogGiver(CaptureGiver):
         done = replace(state, slot=prefix, phase="stream", lsn=number_of(file, position), ts_ms=ts_ms, staged=files)
         done.write(self._folder)
         return done
+
+    def _refuse_prepared(self, db: Any) -> None:
+        """Refuse to begin while an XA transaction is prepared: its rows are in the log before us, and in no table yet."""
+        import pymysql
+
+        try:
+            prepared = db.execute("XA RECOVER").fetchall()
+        except pymysql.err.MySQLError:
+            return  # MySQL tells only those who have XA_RECOVER_ADMIN
+        if prepared:
+            raise UnsupportedBackend(
+                f"The capture of {self._capture.topic} cannot begin while an XA transaction is prepared: its changes "
+                "would be missing.",
+                fix="XA RECOVER lists them; XA COMMIT or XA ROLLBACK ends one",
+            )
 
     def _rows(self, db: Any, place: tuple[str, int, int], ts_ms: int) -> Iterator[Message]:
         for schema, table in self._capture.tables:
@@ -242,8 +262,13 @@ class BinlogGiver(CaptureGiver):
             self._commit()
         elif kind == "QueryEvent":
             self._queried(event)
+        elif kind == "MariadbGtidEvent":
+            self._is_undecided = bool(event.flags & _PREPARED)
+        elif kind == "XAPrepareEvent":
+            self._commit()  # nothing that is captured is in it
 
     def _commit(self) -> None:
+        self._is_undecided = False
         self._read_to = number_of(self._reader.log_file, self._reader.log_pos)
         self._gathered.commit(self._read_to, self._ts_ms)
         self._heard = max(self._heard, self._read_to)
@@ -252,6 +277,13 @@ class BinlogGiver(CaptureGiver):
         table = (str(event.schema), str(event.table))
         if table not in self._capture.tables:
             return
+        if self._is_undecided:
+            raise UnsupportedBackend(
+                f"An XA transaction changes '{'.'.join(table)}': its changes are in the log before it is known whether "
+                "they will be committed.",
+                fix="write to captured tables in transactions without XA, and begin with all rows again: "
+                f"flow state reset {self._capture.stream} --from earliest",
+            )
         self._ts_ms = max(int(event.timestamp) * 1000, self._ts_ms)
         for number, row in enumerate(event.rows):
             before = after = None
@@ -292,7 +324,10 @@ class BinlogGiver(CaptureGiver):
         """A statement in the log: the end of a transaction, or a change of tables, which is one by itself."""
         said = event.query if isinstance(event.query, str) else event.query.decode("utf-8", "replace")
         text = _COMMENT.sub(" ", said).strip()
-        if text.upper() in ("BEGIN", "START TRANSACTION") or text.upper().startswith(("SAVEPOINT", "XA ")):
+        if text.upper() in ("BEGIN", "START TRANSACTION") or text.upper().startswith(("SAVEPOINT", "XA END")):
+            return
+        if text.upper().startswith(("XA START", "XA BEGIN")):
+            self._is_undecided = True  # as MySQL begins one
             return
         emptied = _TRUNCATE.match(text)
         if emptied:
@@ -336,7 +371,7 @@ def open_reader(capture: BinlogCapture, file: str, position: int) -> Any:
     """
     try:
         from pymysqlreplication import BinLogStreamReader
-        from pymysqlreplication.event import QueryEvent, XidEvent
+        from pymysqlreplication.event import MariadbGtidEvent, QueryEvent, XAPrepareEvent, XidEvent
         from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
     except ImportError as exc:
         raise MissingDriver(
@@ -350,7 +385,15 @@ def open_reader(capture: BinlogCapture, file: str, position: int) -> Any:
         log_pos=position,
         resume_stream=True,
         blocking=False,
-        only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent, XidEvent, QueryEvent],
+        only_events=[
+            WriteRowsEvent,
+            UpdateRowsEvent,
+            DeleteRowsEvent,
+            XidEvent,
+            XAPrepareEvent,
+            MariadbGtidEvent,
+            QueryEvent,
+        ],
         only_schemas=sorted({schema for schema, _ in capture.tables}),
         only_tables=sorted({name for _, name in capture.tables}),
     )
