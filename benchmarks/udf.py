@@ -3,11 +3,11 @@
     python benchmarks/udf.py                    2 million rows, three rounds of each
     python benchmarks/udf.py --rows 10000000
 
-Three functions: `score` hardly does anything, so mostly the way there and back is measured; `delta`, an option's, calls
-Python's `erf` for every row in either form; `volatility` searches in twenty steps. Both forms work out the same numbers
-over rows that Spark has in memory, some of them with gaps, and the sums of the results are compared. The first round of
-each is left out. Beside the time it took stands that of the processor, for Java and Python together, which does not
-depend on what else the machine does.
+Four functions: `same` gives back what it gets, so the way there and back is measured, the floor of both forms; `score`
+hardly does more; `delta`, an option's, calls Python's `erf` for every row in either form; `volatility` searches in
+twenty steps. Both forms work out the same numbers over rows that Spark has in memory, some of them with gaps, and the
+sums of the results are compared. The first round of each is left out. Beside the time it took stands that of the
+processor, for Java and Python together, which does not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -30,6 +30,17 @@ from ematix_flow import udf
 from ematix_flow.spark.functions import SqlFunctions
 from ematix_flow.spark.stream_sql import StreamSql
 from ematix_flow.testing.spark import local_spark
+
+
+@udf(args=("Float64",), returns="Float64")
+def same(price: pa.Array) -> pa.Array:
+    """Nothing."""
+    return price
+
+
+def same_of_one(price: float | None) -> float | None:
+    """The same for one row."""
+    return price
 
 
 @udf(args=("Float64", "Int64"), returns="Float64")
@@ -147,7 +158,7 @@ def rows_of(spark: SparkSession, number: int) -> DataFrame:
 
 
 def main() -> None:
-    """Measure both forms of both functions and print one line each."""
+    """Measure both forms of each function and print one line each."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -155,6 +166,7 @@ def main() -> None:
     spark = local_spark()
     rows = rows_of(spark, given.rows)
     for handle, one, columns in (
+        (same, same_of_one, ("price",)),
         (score, score_of_one, ("price", "quantity")),
         (delta, delta_of_one, ("strike", "spot", "vol", "rate", "expiry")),
         (volatility, volatility_of_one, ("strike", "spot", "worth", "rate", "expiry")),
