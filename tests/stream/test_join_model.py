@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime, timedelta, timezone
+from itertools import count
 from typing import Any
 
 import hypothesis.strategies as st
@@ -18,9 +19,12 @@ from tests.stream.join_model import Joined
 from tests.stream.test_window_model import (
     KEYS,
     MOST_ROWS,
+    PROVES,
     QUIET,
     SECOND,
+    Cut,
     few_parts as few_parts,
+    many_streams,
     memory_in,
     spark as spark,
     watermarks,
@@ -34,9 +38,19 @@ rows = st.fixed_dictionaries(
         "v": st.integers(0, 10_000),
     }
 )
-batches = st.lists(
+few_streams = st.lists(
     st.tuples(st.lists(rows, max_size=MOST_ROWS), st.sampled_from([1_000, 40_000])), min_size=1, max_size=5
 )
+
+
+def numbered(cut: Cut) -> Cut:
+    """The same rows, each with a number of its own, so that pairs can be told apart."""
+    numbers = count()
+    return [([{**row, "v": next(numbers)} for row in given_rows], later) for given_rows, later in cut]
+
+
+pairs_of_streams = st.builds(many_streams, st.integers(0, 2**32)).map(numbered)
+batches = st.one_of(few_streams, pairs_of_streams) if PROVES else pairs_of_streams
 spans = st.sampled_from([{"time_window_ms": 5_000}, {"min_delta_ms": 2_000, "max_delta_ms": 8_000}])
 
 
@@ -73,14 +87,14 @@ ONE_SIDED = [([row("a", 0, 1), row("a", 40, 2)], 1_000), ([row("a", 50, 3)], 40_
     cut=batches,
     kind=st.sampled_from(["inner", "left_outer", "right_outer", "full_outer"]),
     span=spans,
-    policy=st.sampled_from([("drop", None), ("reopen", 6_000)]),
+    policy=st.sampled_from([("drop", None), ("dlq", None), ("reopen", 6_000)]),
     allowed=watermarks,
     again=st.integers(0, 4),
 )
 def test_joins_are_what_plain_python_makes_of_them(
     spark: SparkSession,
     tmp_path_factory: pytest.TempPathFactory,
-    cut: list[tuple[list[dict[str, Any]], int]],
+    cut: Cut,
     kind: Any,
     span: dict[str, int],
     policy: tuple[Any, int | None],

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import hypothesis.strategies as st
@@ -24,8 +25,10 @@ from ematix_flow.spark.windows import WindowSteps, open_windows
 from ematix_flow.testing.spark import local_spark
 from tests.stream.window_model import GONE, Row, Sessions, Table, Windows
 
-# Under a common clock every key has a stream of its own, so many keys are many streams at the price of one.
-EXAMPLES, MOST_ROWS, KEYS = (60, 40, "abcdefgh") if os.environ.get("EMATIX_PROVE") else (1, 8, "xy")
+PROVES = bool(os.environ.get("EMATIX_PROVE"))
+EXAMPLES, MOST_ROWS, KEYS = (60, 40, "abcdefgh") if PROVES else (1, 8, "xy")
+STREAMS = [f"s{number}" for number in range(200)]
+"""Under a common clock every key has a stream of its own, so many keys are many streams at the price of one."""
 AGGREGATIONS = [
     Aggregation("count", "n"),
     Aggregation("count_col", "n_v", "v"),
@@ -51,10 +54,49 @@ rows = st.fixed_dictionaries(
         "price": st.one_of(st.none(), st.decimals(-9, 99, places=2)),
     }
 )
-batches = st.lists(
+few_streams = st.lists(
     st.tuples(st.lists(rows, max_size=MOST_ROWS), st.sampled_from([1_000, 40_000])), min_size=1, max_size=5
 )
-late = st.sampled_from([("drop", None), ("reopen", 10_000)])
+Cut = list[tuple[list[Row], int]]
+
+
+def many_streams(seed: int) -> Cut:
+    """Some hundred random streams in the same batches; event time goes on from batch to batch, some rows are late."""
+    chosen, cut, second = Random(seed), Cut(), 0
+    for _ in range(4):
+        reach, sources = chosen.choice([2, 8, 25]), chosen.choice(["ab", "ab", "a", "b"])
+        number = 0 if chosen.random() < 0.1 else 2 * len(STREAMS)
+        found = [random_row(chosen, sources, second - 20, second + reach) for _ in range(number)]
+        cut.append((found, chosen.choice([1_000, 1_000, 40_000])))
+        second += reach
+    return cut
+
+
+def among_many(cut: Cut, seed: int) -> Cut:
+    """A cut as it is, with random streams beside it that do not move its clock."""
+    chosen, found, newest = Random(seed), Cut(), 0
+    for given_rows, later in cut:
+        newest = max([newest, *(row["us"] // SECOND for row in given_rows)])
+        more = [random_row(chosen, "a", newest - 40, newest, has_time=True) for _ in range(len(STREAMS))]
+        found.append(([*given_rows, *more], later))
+    return found
+
+
+def random_row(chosen: Random, sources: str, first: int, last: int, *, has_time: bool = False) -> Row:
+    """A row of one of the many streams."""
+    return {
+        "source": chosen.choice(sources),
+        "us": chosen.randint(first, last) * SECOND if has_time or chosen.random() < 0.95 else None,
+        "k": None if chosen.random() < 0.01 else chosen.choice(STREAMS),
+        "v": chosen.choice([None, -3, -2, -1, 0, 1, 2, 3]),
+        "word": chosen.choice([None, "p", "q", "r"]),
+        "price": chosen.choice([None, Decimal(chosen.randint(-900, 9900)) / 100]),
+    }
+
+
+seeds = st.builds(many_streams, st.integers(0, 2**32))
+batches = st.one_of(few_streams, seeds) if PROVES else seeds
+late = st.sampled_from([("drop", None), ("dlq", None), ("reopen", 10_000)])
 watermarks = st.builds(Watermark, lateness_ms=st.sampled_from([None, 5_000]), source_idleness_ms=st.just(30_000))
 
 
@@ -77,9 +119,9 @@ def memory_in(folder: Path) -> StreamMemory:
     return StreamMemory(place, place.begin("any"))
 
 
-def played(steps: Any, spark: SparkSession, cut: list[tuple[list[Row], int]], *, again: int) -> list[Counter[Any]]:
-    """What comes out batch by batch; the batch `again` is done twice, as after a crash."""
-    now, found = 0, []
+def played(steps: Any, spark: SparkSession, cut: Cut, *, again: int) -> tuple[list[Counter[Any]], int]:
+    """What comes out batch by batch, and how many rows were late; the batch `again` is done twice, as after a crash."""
+    now, found, late_ones = 0, list[Counter[Any]](), 0
     kinds = "us timestamp, k string, v int, word string, price decimal(10,2), _offset bigint"
     for number, (given_rows, later) in enumerate(cut):
         now += later
@@ -101,7 +143,8 @@ def played(steps: Any, spark: SparkSession, cut: list[tuple[list[Row], int]], *,
         assert stepped.windows == _windows_among(found[-1], steps)
         late_rows = steps.left_out(frames, batch).count()
         assert late_rows == stepped.late
-    return found
+        late_ones += stepped.late
+    return found, late_ones
 
 
 def _windows_among(out: Counter[Any], steps: Any) -> int:
@@ -123,7 +166,7 @@ def _plain(row: Any) -> tuple[Any, ...]:
     return (GONE, start, values["k"]) if values.pop(RETRACTED, 0) else (start, end, *values.values())
 
 
-def expected(model: Any, cut: list[tuple[list[Row], int]]) -> tuple[list[Counter[Any]], int]:
+def expected(model: Any, cut: Cut) -> tuple[list[Counter[Any]], int]:
     now, found = 0, []
     for number, (given_rows, later) in enumerate(cut):
         now += later
@@ -148,7 +191,7 @@ QUIET = settings(
 @QUIET
 # All batches belong to one window, so that parts are put together twice before it comes out.
 @example(
-    cut=[*[([at(second, "x")], 1_000) for second in range(6)], ([at(40, "x")], 1_000)],
+    cut=among_many([*[([at(second, "x")], 1_000) for second in range(6)], ([at(40, "x")], 1_000)], seed=1),
     policy=("drop", None),
     allowed=Watermark(source_idleness_ms=30_000),
     hop=10_000,
@@ -166,7 +209,7 @@ QUIET = settings(
 def test_windows_are_what_plain_python_makes_of_them(
     spark: SparkSession,
     tmp_path_factory: pytest.TempPathFactory,
-    cut: list[tuple[list[Row], int]],
+    cut: Cut,
     policy: tuple[Any, int | None],
     allowed: Watermark,
     hop: int,
@@ -185,9 +228,8 @@ def test_windows_are_what_plain_python_makes_of_them(
     )
     window.check()
     memory = memory_in(tmp_path_factory.mktemp("memory"))
-    assert (
-        played(WindowSteps(window, allowed, memory), spark, cut, again=again)
-        == expected(Windows(window, allowed), cut)[0]
+    assert played(WindowSteps(window, allowed, memory), spark, cut, again=again) == expected(
+        Windows(window, allowed), cut
     )
 
 
@@ -202,8 +244,20 @@ JOINED = [
 
 
 @QUIET
-@example(cut=JOINED, policy=("reopen", 30_000), allowed=Watermark(source_idleness_ms=30_000), longest=90_000, again=1)
-@example(cut=JOINED, policy=("reopen", 30_000), allowed=Watermark(source_idleness_ms=30_000), longest=9_000, again=2)
+@example(
+    cut=among_many(JOINED, seed=2),
+    policy=("reopen", 30_000),
+    allowed=Watermark(source_idleness_ms=30_000),
+    longest=90_000,
+    again=1,
+)
+@example(
+    cut=among_many(JOINED, seed=3),
+    policy=("reopen", 30_000),
+    allowed=Watermark(source_idleness_ms=30_000),
+    longest=9_000,
+    again=2,
+)
 @given(
     cut=batches,
     policy=late,
@@ -214,7 +268,7 @@ JOINED = [
 def test_sessions_are_what_plain_python_makes_of_them(
     spark: SparkSession,
     tmp_path_factory: pytest.TempPathFactory,
-    cut: list[tuple[list[Row], int]],
+    cut: Cut,
     policy: tuple[Any, int | None],
     allowed: Watermark,
     longest: int,
@@ -232,13 +286,12 @@ def test_sessions_are_what_plain_python_makes_of_them(
     )
     window.check()
     memory = memory_in(tmp_path_factory.mktemp("memory"))
-    assert (
-        played(SessionSteps(window, allowed, memory), spark, cut, again=again)
-        == expected(Sessions(window, allowed), cut)[0]
+    assert played(SessionSteps(window, allowed, memory), spark, cut, again=again) == expected(
+        Sessions(window, allowed), cut
     )
 
 
-def sessions_of(window: Window, cut: list[tuple[list[Row], int]]) -> dict[tuple[int, Any], int]:
+def sessions_of(window: Window, cut: Cut) -> dict[tuple[int, Any], int]:
     """How many rows each session has when all rows come at once, by its first event and its key."""
     found: dict[tuple[int, Any], int] = {}
     assert window.gap_ms is not None
@@ -260,7 +313,7 @@ timed_batches = st.lists(
 @settings(max_examples=1000 if os.environ.get("EMATIX_PROVE") else 200, deadline=None)
 @example(cut=JOINED)
 @given(cut=timed_batches)
-def test_a_table_of_reopened_sessions_is_that_of_all_rows_at_once(cut: list[tuple[list[Row], int]]) -> None:
+def test_a_table_of_reopened_sessions_is_that_of_all_rows_at_once(cut: Cut) -> None:
     window = Window(
         "session",
         [Aggregation("count", "n")],
