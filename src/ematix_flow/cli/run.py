@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from argparse import Namespace
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ematix_flow.cli.declared import add_module, add_name, declared_entry, prints_on_stderr
-from ematix_flow.cli.run_due import claimable, positive
+from ematix_flow.cli.run_due import claimable_now, positive
 from ematix_flow.cli.run_log_options import add_run_log, run_log_for_writing
 from ematix_flow.cli.spark_options import add_spark_place, spark_place
 from ematix_flow.cli.watch_options import add_watching, watching
@@ -20,7 +21,9 @@ from ematix_flow.run.process import ProcessMark, this_process
 if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
     from ematix_flow.cli.parser import CommandParser
+    from ematix_flow.contracts.orchestration import RunLog
     from ematix_flow.contracts.runtime import RunHistory, RunObserver
+    from ematix_flow.orchestrate.work import Lease
     from ematix_flow.run.registered import Orchestrated
     from ematix_flow.watch.telling import Telling
 
@@ -68,59 +71,83 @@ def run(args: Namespace, console: Console) -> int:
     with (
         spark_place(args),
         run_log_for_writing(args, console, without=_WITHOUT) as history,
-        watching(args, console, claimable(history)) as telling,
+        _claimed(entry, args, console, history) as place,
+        watching(args, console, place.store if place.is_shared else None) as telling,
     ):
-        if args.no_run_log or (history is not None and claimable(history) is None):
-            console.warning(_WITHOUT)
-        result = _result(entry, args, console, history, telling)
+        result = _result(entry, args, console, place, telling)
     console.json(result)
     return 1 if isinstance(result, Mapping) and result.get("errors") else 0
 
 
-def _result(
-    entry: Orchestrated, args: Namespace, console: Console, history: RunHistory | None, telling: Telling
-) -> Any:
-    if isinstance(entry.thing, Pipeline) and args.engine is not None:
-        entry = replace(entry, thing=Pipeline(replace(entry.thing.spec, engine=checked_engine(args.engine))))
-    if console.is_json or not isinstance(entry.thing, Pipeline):
-        with prints_on_stderr():
-            return _done(entry, args, history, telling, None)
-    from ematix_flow.cli.console import RunDisplay
+@dataclass(frozen=True)
+class _Place:
+    """Where a run is claimed and recorded.
 
-    with prints_on_stderr(), RunDisplay(console, entry.name) as display:
-        try:
-            result = _done(entry, args, history, telling, display)
-        except FlowError:
-            display.done(_newest_run(entry.name, history), failed=True)
-            raise
-        display.done(_run_id(result), recorded=history is not None)
-    return result
+    Attributes:
+        store: Holds the claim.
+        is_shared: Others see it there.
+        history: Holds the record; None when nobody can look for it later.
+    """
+
+    store: RunLog
+    lease: Lease
+    is_shared: bool
+    history: RunHistory | None
 
 
-def _done(
-    entry: Orchestrated, args: Namespace, history: RunHistory | None, telling: Telling, observer: RunObserver | None
-) -> Any:
-    """The result of the run; what it raised is raised again."""
-    store = claimable(history)
-    if store is None:
-        from ematix_flow.run.runlogs.memory import InMemoryRunLog
-
-        store = InMemoryRunLog()
+@contextmanager
+def _claimed(entry: Orchestrated, args: Namespace, console: Console, history: RunHistory | None) -> Iterator[_Place]:
+    """The claim of the pipeline, in the run log if that takes it, else in this process after saying what that means."""
     from ematix_flow.orchestrate.identity import worker_name
     from ematix_flow.orchestrate.recovery import give_back, take
-    from ematix_flow.orchestrate.work import Lease, Work
+    from ematix_flow.orchestrate.work import Lease
+    from ematix_flow.run.runlogs.memory import InMemoryRunLog
 
-    token, holder = take(store, entry.name, worker_name(), _LEASE_S)
+    shared = claimable_now(history, console)
+    if args.no_run_log or (history is not None and shared is None):
+        console.warning(_WITHOUT)
+    store: RunLog = shared if shared is not None else InMemoryRunLog()
+    try:
+        token, holder = take(store, entry.name, worker_name(), _LEASE_S)
+    except FlowError as exc:  # it can be read, not written to: a full disk, a server that stands by, a lock
+        console.warning(f"{exc.message} The run goes on without it: {_WITHOUT}")
+        store, shared, history = InMemoryRunLog(), None, None
+        token, holder = take(store, entry.name, worker_name(), _LEASE_S)
     if token is None:
         raise AlreadyRunning(
             f"Another run of '{entry.name}' is under way: {holder.removeprefix('busy: ')}.",
             fix="wait for it, or stop it: `flow runs list --status running`, `flow cancel RUN`",
         )
     try:
-        work = Work(store, telling, observer=lambda _name: observer, history=history)
-        outcome = work.run_by_hand(entry, Lease(token, _LEASE_S, _LEASE_S / 3), logical_run=args.run_id)
+        yield _Place(store, Lease(token, _LEASE_S, _LEASE_S / 3), shared is not None, history)
     finally:
         give_back(store, token)
+
+
+def _result(entry: Orchestrated, args: Namespace, console: Console, place: _Place, telling: Telling) -> Any:
+    if isinstance(entry.thing, Pipeline) and args.engine is not None:
+        entry = replace(entry, thing=Pipeline(replace(entry.thing.spec, engine=checked_engine(args.engine))))
+    if console.is_json or not isinstance(entry.thing, Pipeline):
+        with prints_on_stderr():
+            return _done(entry, args, place, telling, None)
+    from ematix_flow.cli.console import RunDisplay
+
+    with prints_on_stderr(), RunDisplay(console, entry.name) as display:
+        try:
+            result = _done(entry, args, place, telling, display)
+        except FlowError:
+            display.done(_newest_run(entry.name, place.history), failed=True)
+            raise
+        display.done(_run_id(result), recorded=place.history is not None)
+    return result
+
+
+def _done(entry: Orchestrated, args: Namespace, place: _Place, telling: Telling, observer: RunObserver | None) -> Any:
+    """The result of the run; what it raised is raised again."""
+    from ematix_flow.orchestrate.work import Work
+
+    work = Work(place.store, telling, observer=lambda _name: observer, history=place.history)
+    outcome = work.run_by_hand(entry, place.lease, logical_run=args.run_id)
     if outcome.error is not None and not isinstance(outcome.result, Mapping):
         raise outcome.error
     return outcome.result

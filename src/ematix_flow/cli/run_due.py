@@ -17,6 +17,7 @@ from ematix_flow.cli.run_log_options import add_run_log, run_log_for_writing
 from ematix_flow.cli.spark_options import add_spark_place, spark_place
 from ematix_flow.cli.watch_options import add_watching, watching
 from ematix_flow.declare.instants import instant_of
+from ematix_flow.errors import FlowError
 
 if TYPE_CHECKING:
     from ematix_flow.cli.console import Console
@@ -104,7 +105,7 @@ def _text(moment: datetime | None) -> str | None:
 
 def orchestrating(history: RunHistory | None, console: Console) -> RunLog:
     """The run log, if it can hold claims; else one in memory, after saying what that means."""
-    store = claimable(history)
+    store = claimable_now(history, console)
     if store is not None:
         return store
     from ematix_flow.run.runlogs.memory import InMemoryRunLog
@@ -128,6 +129,15 @@ def claimable(history: RunHistory | None) -> RunLog | None:
     except NotImplementedError:
         return None
     return history
+
+
+def claimable_now(history: RunHistory | None, console: Console) -> RunLog | None:
+    """The same, and None after a warning when it does not answer: work goes on without."""
+    try:
+        return claimable(history)
+    except FlowError as exc:
+        console.warning(exc.message)
+        return None
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from typing import Any
 from ematix_flow.contracts.orchestration import Alerter, LastRun, MetricsSink, RunLog, Slot
 from ematix_flow.contracts.runtime import RunHistory
 from ematix_flow.declare.redaction import scrub
-from ematix_flow.orchestrate.desk import Candidate, Desk
+from ematix_flow.orchestrate.desk import Candidate, Desk, Held, Missed
 from ematix_flow.orchestrate.identity import worker_name
+from ematix_flow.orchestrate.log_away import in_place_of
 from ematix_flow.orchestrate.messages import write_down_messages
 from ematix_flow.orchestrate.outcomes import (
     FailedEvent,
@@ -36,6 +37,7 @@ from ematix_flow.watch.telling import Telling
 log = logging.getLogger(__name__)
 
 LEASE_S = 60.0
+_Waiting = tuple[Sequence[Candidate], Sequence[Held]]
 
 
 @dataclass
@@ -90,30 +92,42 @@ def run_due(
     desk, worker = Desk(entries, store), worker_id or worker_name()
     told = _Told(say)
     now = as_utc(now)
-    for missed in desk.write_down_due(now, interval_s):
-        log.warning("%s", missed)
-        telling.missed(missed.name, missed.words(), count=missed.count, last=missed.last, at=now)
-        told.missed.append(MissedEvent(missed.name, missed.count, missed.first, missed.last))
-    write_down_messages(desk, now)
-    recover(desk, telling, worker, lease_s=LEASE_S, now=now)
-    _run_requests(desk, Work(store, telling, history=history), worker, told, stop)
+    try:
+        _tell_missed(desk.write_down_due(now, interval_s), telling, told, now)
+        write_down_messages(desk, now)
+        recover(desk, telling, worker, lease_s=LEASE_S, now=now)
+        _run_requests(desk, Work(store, telling, history=history), worker, told, stop)
+        waiting: _Waiting = desk.candidates(now)
+    except Exception as exc:  # bodies do not raise here: it is the run log that does not answer
+        store = in_place_of(store, entries, exc, now=now, interval_s=interval_s, worker_id=worker)
+        desk, history = Desk(entries, store), None
+        _tell_missed(desk.write_down_due(now, interval_s), telling, told, now)
+        waiting = desk.candidates(now)
     work = Work(store, telling, clock=_from(now), history=history)
-    _run_waiting(desk, work, worker, told, now, stop)
+    _run_waiting(desk, work, worker, told, now, stop, waiting)
     # Workflows that wait for what has just run: the next call may be a day away.
     for _ in desk.entries:
-        triggered = _triggered_meanwhile(desk)
+        triggered, waiting = _triggered_meanwhile(desk, now)
         if not triggered or (stop is not None and stop.is_set()):
             break
-        _run_waiting(desk, work, worker, told, now, stop, only=triggered)
+        _run_waiting(desk, work, worker, told, now, stop, waiting, only=triggered)
     return told.result()
 
 
-def _triggered_meanwhile(desk: Desk) -> list[str]:
+def _tell_missed(found: Iterable[Missed], telling: Telling, told: _Told, now: datetime) -> None:
+    for missed in found:
+        log.warning("%s", missed)
+        telling.missed(missed.name, missed.words(), count=missed.count, last=missed.last, at=now)
+        told.missed.append(MissedEvent(missed.name, missed.count, missed.first, missed.last))
+
+
+def _triggered_meanwhile(desk: Desk, now: datetime) -> tuple[list[str], _Waiting]:
     try:
-        return desk.write_down_triggered()
+        triggered = desk.write_down_triggered()
+        return triggered, desk.candidates(now) if triggered else ([], [])
     except Exception as exc:  # the run log does not answer: they are found at the next call
         log.warning("the run log does not answer, so workflows wait for the next call: %s", scrub(str(exc)))
-        return []
+        return [], ([], [])
 
 
 def run_due_with_dag_detailed(
@@ -139,7 +153,7 @@ def run_due_with_dag_detailed(
     desk, told = Desk(orchestrated(), store), _Told(lambda _line: None)
     desk.add([Slot(name, moment) for name in wanted])
     work = Work(store, Telling(tuple(alerters or ()), metrics, store), clock=_from(moment))
-    _run_waiting(desk, work, worker_name(), told, moment, None, only=wanted)
+    _run_waiting(desk, work, worker_name(), told, moment, None, desk.candidates(moment), only=wanted)
     return told.result()
 
 
@@ -155,10 +169,11 @@ def _run_waiting(
     told: _Told,
     now: datetime,
     stop: threading.Event | None,
+    waiting: _Waiting,
     only: Sequence[str] | None = None,
 ) -> None:
     telling = work.telling
-    candidates, held = desk.candidates(now)
+    candidates, held = waiting
     for one in held:
         if only is None or one.name in only:
             telling.skipped(one.name)
