@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -84,6 +85,30 @@ def test_a_pipeline_that_is_given_up_is_told_of_once_and_again_after_it_was_clea
     for minute in range(4, 7):
         run_due(orchestrated(), store, telling, now=at(minutes=minute))
     assert heard.events[3:] == [("failed", "bad"), ("failed", "bad"), ("gave_up", "bad")]
+
+
+@pytest.mark.parametrize("end", [SystemExit(0), asyncio.CancelledError()], ids=lambda end: type(end).__name__)
+def test_a_body_that_ends_its_process_has_failed_and_the_others_run(end: BaseException) -> None:
+    def leaves() -> None:
+        raise end
+
+    pipeline.register(name="leaves", schedule="* * * * *", retry={"max_attempts": 1})(leaves)
+    pipeline.register(name="job", schedule=None)(leaves)
+    pipeline.register(name="next", schedule="* * * * *")(lambda: {"rows": 1})
+    ematix.workflow(name="jobs", jobs=["job"], schedule="* * * * *")
+    store, heard = InMemoryRunLog(), Heard()
+    result = run_due(orchestrated(), store, Telling([heard], log=store), now=SIX)
+    kind = type(end).__name__
+    assert [one.name for one in result.fired] == ["next"]
+    failed = sorted((one.name, one.error_type, one.gave_up) for one in result.failed)
+    assert failed == [("jobs", kind, False), ("leaves", kind, True)]
+    assert sorted(heard.events) == [("failed", "jobs"), ("failed", "leaves"), ("gave_up", "leaves")]
+    records, _ = store.list_runs(status="failed")
+    assert {(one.pipeline, one.finished_at is not None) for one in records} == {
+        ("leaves", True),
+        ("job", True),
+        ("jobs", True),
+    }
 
 
 def test_a_clock_that_is_set_back_does_not_prolong_a_wait_between_attempts() -> None:

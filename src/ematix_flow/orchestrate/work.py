@@ -20,7 +20,7 @@ from ematix_flow.contracts.run_context import RunContext, running
 from ematix_flow.contracts.runtime import RunHistory, RunObserver, RunRecord
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.redaction import scrub
-from ematix_flow.errors import FlowError, InvalidConfig, RunCancelled, StaleLease
+from ematix_flow.errors import FlowError, InvalidConfig, RunCancelled, StaleLease, StepFailed
 from ematix_flow.orchestrate.heartbeat import Heartbeat
 from ematix_flow.orchestrate.outcomes import Outcome, cause_of, error_words
 from ematix_flow.plan.retries import after_failure
@@ -226,6 +226,17 @@ class Work:
         return self._succeeded(entry, context, begun, lease, result, time.monotonic() - began)
 
     def _body(self, entry: Orchestrated, logical_run: str | None) -> Any:
+        try:
+            return self._called(entry, logical_run)
+        except (Exception, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as exc:  # sys.exit(), a coroutine that was cancelled: a body's end is not this process's
+            raise StepFailed(
+                f"'{entry.name}' raised {type(exc).__name__}: {exc}",
+                fix="let it return when it is done, and raise an exception of its own when it has failed",
+            ) from exc
+
+    def _called(self, entry: Orchestrated, logical_run: str | None) -> Any:
         thing = entry.thing
         if entry.kind == "workflow":
             from ematix_flow.orchestrate.workflow_run import run_workflow

@@ -96,9 +96,9 @@ def run_function(name: str, function: Callable[[], Any]) -> Any:
     except (KeyboardInterrupt, RunCancelled) as exc:
         recorder.finish("cancelled", error=exc if isinstance(exc, FlowError) else "interrupted")
         raise
-    except Exception as exc:
+    except BaseException as exc:
         recorder.finish("failed", error=exc)
-        if isinstance(exc, FlowError):
+        if isinstance(exc, FlowError) or not isinstance(exc, Exception):
             raise
         raise StepFailed(f"Pipeline '{name}' raised {type(exc).__name__}: {exc}") from exc
     recorder.finish("succeeded", result)
