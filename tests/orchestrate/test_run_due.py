@@ -391,6 +391,36 @@ def test_a_run_without_a_run_log_tells_of_its_end_and_says_what_it_cannot_promis
     assert "nobody is kept from running the same pipeline" in failed.stderr and "s3cret" not in failed.stderr
 
 
+def test_stdout_is_the_answer_and_whatever_else_is_printed_is_kept_with_the_run(tmp_path: Path) -> None:
+    project = Project(tmp_path, f"sqlite:///{tmp_path}/runs.db")
+    project.write(
+        """
+os.system("echo while imported")
+
+@pipeline.register(name="orders", schedule="* * * * *")
+def orders():
+    print("from python")
+    os.system("echo from a child; echo from its stderr >&2")
+    os.write(1, b"from native code\\n")
+    return {"rows": 1}
+"""
+    )
+    expected = ["from a child", "from its stderr", "from native code", "from python"]
+    for words in (("run-due", "--now", AT), ("run", "orders")):
+        done = project.flow(*words, "--module", "flows")
+        answer = json.loads(done.stdout)
+        assert answer == (
+            {"rows": 1}
+            if words[0] == "run"
+            else {"failed": [], "skipped": [], "ran": [{"rows": 1, "_pipeline": "orders"}]}
+        )
+        assert sorted(line for line in done.stderr.splitlines() if line.startswith("from ")) == expected
+        assert "while imported" in done.stderr.splitlines()
+        run_id = json.loads(project.flow("runs", "list", "--limit", "1", "--json").stdout)[0]["run_id"]
+        kept = project.flow("logs", run_id).stdout.splitlines()
+        assert sorted(line for line in kept if line.startswith("from ")) == expected
+
+
 def test_a_workflow_runs_by_hand(tmp_path: Path) -> None:
     project = Project(tmp_path, f"sqlite:///{tmp_path}/runs.db")
     project.write(

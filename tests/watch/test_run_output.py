@@ -103,6 +103,23 @@ os.write(1, b"after\\n")
     )
 
 
+def test_output_goes_to_where_the_descriptors_lead_when_a_run_begins(folder: Path, tmp_path: Path) -> None:
+    code = """
+import os, sys
+from ematix_flow.watch.run_output import capture_pipeline_logs
+with capture_pipeline_logs("one", descriptors=True):
+    os.write(1, b"first\\n")
+os.dup2(os.open("elsewhere", os.O_CREAT | os.O_WRONLY), 1)
+with capture_pipeline_logs("two", descriptors=True):
+    os.write(1, b"second\\n")
+os.write(1, b"third\\n")
+"""
+    done = program(code, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("first\n", "")
+    assert (tmp_path / "elsewhere").read_text() == "second\nthird\n"
+    assert read_run_logs("two") == "second\n"
+
+
 def test_a_child_that_outlives_its_run_is_not_hurt(folder: Path) -> None:
     """As a JVM is: started in one run, still writing in the next."""
     code = """

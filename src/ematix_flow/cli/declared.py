@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Action, ArgumentParser, Namespace
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ematix_flow.config.loader import load_modules
@@ -48,9 +50,34 @@ def load(module: str) -> None:
         load_modules([name for part in module.split(",") if (name := part.strip())] or [module])
 
 
-def prints_on_stderr() -> redirect_stdout[TextIO]:
-    """While the user's code runs, what it prints is part of the story: stdout holds the answer and nothing else."""
-    return redirect_stdout(sys.stderr)
+@contextmanager
+def prints_on_stderr() -> Iterator[None]:
+    """While the user's code runs, what it prints is part of the story: stdout holds the answer and nothing else.
+
+    That goes for native code and child processes, too; what they print is kept with the run that is under way.
+    """
+    from ematix_flow.watch.run_output import whole_process
+
+    with whole_process(), _first_descriptor_on_second(sys.stdout), redirect_stdout(sys.stderr):
+        yield
+
+
+@contextmanager
+def _first_descriptor_on_second(stdout: TextIO) -> Iterator[None]:
+    stdout.flush()
+    try:
+        answers = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed: there is nothing to keep apart
+        yield
+        return
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # closed by the user's code
+            stdout.flush()  # by somebody who kept the stream from before
+        os.dup2(answers, 1)
+        os.close(answers)
 
 
 def declared_pipeline(args: Namespace) -> Any:

@@ -1,8 +1,9 @@
 """What a run printed, kept per run: `<folder>/<run id>.log`, written while it happens, without secrets.
 
-What Python prints is in the file when its line is whole. With `descriptors=True` what native code and child processes
-(the JVM) write to the process's own stdout and stderr is taken as well, through a pipe that a thread reads. Whoever
-looked at the output before still does. A file whose writer lives is locked, so that a reader knows when no more comes.
+What Python prints is in the file when its line is whole. With `descriptors=True`, and in commands, what native code and
+child processes (the JVM) write to the process's own stdout and stderr is taken as well, through a pipe that a thread
+reads. Whoever looked at the output before still does. A file whose writer lives is locked, so that a reader knows when
+no more comes.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def capture_pipeline_logs(run_id: str, *, descriptors: bool = False) -> Iterator
 
     Args:
         run_id: whose output it is.
-        descriptors: also what does not go through Python; for processes that do nothing but run pipelines.
+        descriptors: also what does not go through Python; for processes that do nothing but run pipelines, as commands
+            are (`whole_process`).
 
     Yields:
         The file, or None when there is none.
@@ -87,7 +89,7 @@ def capture_pipeline_logs(run_id: str, *, descriptors: bool = False) -> Iterator
         log.warning("the output of run '%s' is not kept: %s", run_id, exc)
         yield None
         return
-    _process.begin(file, descriptors=descriptors)
+    _process.begin(file, descriptors=descriptors or _process.is_whole)
     before = _here.set(file)
     try:
         yield path
@@ -105,6 +107,16 @@ def kept_output(run_id: str) -> Iterator[None]:
             yield
     else:
         yield
+
+
+@contextmanager
+def whole_process() -> Iterator[None]:
+    """Captures inside the block take what goes through the descriptors, too: this process does nothing but run them."""
+    before, _process.is_whole = _process.is_whole, True
+    try:
+        yield
+    finally:
+        _process.is_whole = before
 
 
 def take_descriptors() -> None:
@@ -293,7 +305,9 @@ class _Pump:
         threading.Thread(target=self._pass_on, name=f"output-{name}", daemon=True).start()
 
     def begin(self) -> None:
-        """Lead the descriptor into the pipe."""
+        """Lead the descriptor into the pipe, and what comes out of it to where the descriptor leads at this moment."""
+        if not os.path.sameopenfile(self._number, self._write):
+            os.dup2(self._number, self._terminal, inheritable=False)
         os.dup2(self._write, self._number)
 
     def end(self) -> None:
@@ -349,6 +363,7 @@ class _ProcessOutput:
         self._tees: tuple[_Tee, ...] = ()
         self._pumps: tuple[_Pump, ...] = ()
         self._leads = self._stays = False
+        self.is_whole = False
 
     def receivers(self) -> tuple[_LogFile, ...]:
         """The file of the run that this thread works for, or all."""
