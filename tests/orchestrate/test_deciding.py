@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from ematix_flow.orchestrate import backfill, control, workflow_run
 from ematix_flow.orchestrate.backfill import plan_backfill, run_backfill
 from ematix_flow.orchestrate.desk import Desk
 from ematix_flow.orchestrate.freshness import check_freshness
+from ematix_flow.orchestrate.heartbeat import Heartbeat
 from ematix_flow.orchestrate.outcomes import Outcome
 from ematix_flow.orchestrate.recovery import recover, remind, take
 from ematix_flow.orchestrate.run_due import run_due, run_due_with_dag, run_due_with_dag_detailed
@@ -109,6 +112,27 @@ def test_a_body_that_ends_its_process_has_failed_and_the_others_run(end: BaseExc
         ("job", True),
         ("jobs", True),
     }
+
+
+def test_a_run_in_the_background_of_a_shell_is_cancelled_and_heeds_no_other_interruption() -> None:
+    store, cancelled = InMemoryRunLog(), threading.Event()
+    token = store.claim("orders", "me", 60).token
+    assert token is not None
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    heartbeat = Heartbeat(store, token, lease_s=60, every_s=0.02, is_cancelled=cancelled.is_set)
+    got_so_far = []
+    try:
+        with pytest.raises(KeyboardInterrupt), heartbeat, heartbeat.interruptible():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+            got_so_far.append("over the one of the terminal")
+            cancelled.set()
+            time.sleep(20)
+            got_so_far.append("to the end")
+        assert got_so_far == ["over the one of the terminal"] and heartbeat.has_interrupted
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_clock_that_is_set_back_does_not_prolong_a_wait_between_attempts() -> None:

@@ -45,6 +45,7 @@ class Heartbeat:
         self._has_warned = False
         self._turn = threading.Lock()
         self._may_interrupt = False
+        self._is_sent = False
         self.has_interrupted = False
         self._thread = threading.Thread(target=self._keep, name="ematix-flow-heartbeat", daemon=True)
 
@@ -62,17 +63,36 @@ class Heartbeat:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._may_interrupt = True
+        with self._reachable():
+            self._may_interrupt = True
+            try:
+                yield
+            except KeyboardInterrupt:
+                self._may_interrupt = False
+                raise
+            except BaseException:
+                self._end_interruptible()
+                raise
+            else:
+                self._end_interruptible()
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        """A shell starts `flow run … &` with Ctrl-C ignored. That of the terminal stays so, ours goes through."""
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            yield
+            return
+        signal.signal(signal.SIGINT, self._heed_only_ours)
         try:
             yield
-        except KeyboardInterrupt:
-            self._may_interrupt = False
-            raise
-        except BaseException:
-            self._end_interruptible()
-            raise
-        else:
-            self._end_interruptible()
+        finally:
+            if signal.getsignal(signal.SIGINT) == self._heed_only_ours:  # nobody, Spark for one, has another
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _heed_only_ours(self, *_: object) -> None:
+        if self._is_sent:
+            self._is_sent = False
+            raise KeyboardInterrupt
 
     def _end_interruptible(self) -> None:
         """From here on nothing is interrupted any more: what was done is done."""
@@ -120,14 +140,16 @@ class Heartbeat:
         except Exception:  # wishes that cannot be read are none
             return
         with self._turn:
-            if self._may_interrupt and _interrupt_main_thread():
-                self.has_interrupted = True
+            if self._may_interrupt:
+                self._is_sent = True  # before the signal: it may be there before we know that it was sent
+                self.has_interrupted = _interrupt_main_thread()
 
 
 def _interrupt_main_thread() -> bool:
     """As Ctrl-C does, also where it waits for a server; False where Ctrl-C does nothing, or more than that."""
     handler = signal.getsignal(signal.SIGINT)
-    is_plain = handler is signal.default_int_handler or str(getattr(handler, "__module__", "")).startswith("pyspark.")
+    whose = str(getattr(handler, "__module__", ""))
+    is_plain = handler is signal.default_int_handler or whose == __name__ or whose.startswith("pyspark.")
     if not is_plain or not hasattr(signal, "pthread_kill"):
         return False
     ident = threading.main_thread().ident
