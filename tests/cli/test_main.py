@@ -285,3 +285,31 @@ def test_a_value_outside_the_known_ones_is_answered_with_the_nearest(capsys) -> 
     with pytest.raises(SystemExit):
         parser.parse_args(["--mode", "appendd"])
     assert "unknown --mode 'appendd'; did you mean 'append'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run-due --interval 1e12", "more than a century"),
+        ("run-due --now 0001-01-01", "not in the years"),
+        ("run-due --now 0001-01-01T00:00:00+05:00", "no time"),
+        ("run --lease-seconds 1e300 p", "more than a century"),
+        ("backfill p --from 0001-01-01 --to 2026-01-01", "not in the years"),
+        ("backfill p --from 2026-01-01 --to 9999-12-31", "not in the years"),
+        ("backfill p --from 2026-01-01 --to 2026-01-02 --parallel ²", "not a number from 1 to 64"),
+        ("scheduler --interval 1e12", "more than a century"),
+        ("scheduler --poll-interval 1e300", "more than a century"),
+        ("scheduler --leader-lease-seconds 1e13", "more than a century"),
+        ("scheduler --lease-seconds 0", "not a number above zero"),
+        ("scheduler --lease-seconds soon", "not a number above zero"),
+        ("scheduler --drain-seconds -1", "not a number of at least zero"),
+        ("scheduler --drain-seconds nan", "not a number of at least zero"),
+        ("scheduler --health-port 99999", "no port"),
+        ("scheduler --health-port -1", "no port"),
+    ],
+)
+def test_numbers_that_no_clock_can_follow_are_refused(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--module", "nowhere"]) == 2
+    assert said in capsys.readouterr().err

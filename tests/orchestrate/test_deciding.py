@@ -149,6 +149,21 @@ def test_a_clock_that_is_set_back_does_not_prolong_a_wait_between_attempts() -> 
     )
 
 
+def test_no_attempt_begins_before_its_wait_is_over() -> None:
+    @pipeline.register(name="bad", schedule=None, retry={"max_attempts": 3, "base_secs": 1})
+    def bad() -> None:
+        raise RuntimeError("boom")
+
+    store = InMemoryRunLog()
+    store.add_slots([Slot("bad", SIX)])
+    assert len(run_due(orchestrated(), store, Telling(), now=SIX).failed) == 1
+    (slot,) = store.open_slots()
+    assert slot.eligible_at is not None
+    desk = Desk(orchestrated(), store)
+    assert desk.candidates(slot.eligible_at - timedelta(milliseconds=5))[0] == []
+    assert [one.name for one in desk.candidates(slot.eligible_at)[0]] == ["bad"]
+
+
 def test_an_upstream_that_is_late_with_an_older_time_still_holds_back() -> None:
     hourly = Schedule("0 * * * *")
     late = LastRun(at(minutes=20), True, at(minutes=20), at(hours=-1))

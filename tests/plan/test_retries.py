@@ -127,6 +127,11 @@ def test_only_named_errors_are_tried_again(kind: object) -> None:
     assert other.retry_at is None and other.gave_up and not other.state.gave_up
 
 
+def test_a_wait_that_no_calendar_holds_is_cut() -> None:
+    retry_at = failed({"max_attempts": 3, "base_secs": 1e300, "max_backoff_secs": 1e300}, 0).retry_at
+    assert retry_at is not None and retry_at.year == 2036
+
+
 def test_our_errors_are_named_by_their_classes() -> None:
     written = {"max_attempts": 3, "retry_on": ["BackendError"]}
     assert failed(written, 0, ConnectionFailed("no answer")).retry_at is not None
@@ -151,6 +156,7 @@ def test_our_errors_are_named_by_their_classes() -> None:
         ({"retry_backoff_ms": "5"}, "retry_backoff_ms"),
         ({"jitter": 1.5}, "jitter"),
         ({"base_secs": 1, "backoff_seconds": 1}, "base_secs"),
+        ({"retry_on": 3}, "retry_on"),
         ({"retry_on": [3]}, "retry_on"),
         ({"retry_on": [int]}, "retry_on"),
     ],

@@ -77,6 +77,6 @@ def run(args: Namespace, console: Console) -> int:
 
 
 def _workers(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 64:
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
         raise ArgumentTypeError(f"'{text}' is not a number from 1 to 64")
     return int(text)

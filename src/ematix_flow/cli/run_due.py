@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_FIRST_YEAR, _LAST_YEAR = 1900, 9000
+_CENTURY_S = 100 * 365 * 86_400.0
+
 
 def configure(parser: CommandParser) -> None:
     """The module, the moment, and who hears of it."""
@@ -176,17 +179,36 @@ def _known(value: Any) -> Any:
 def instant(text: str) -> datetime:
     """An ISO 8601 time from the command line; naive means UTC."""
     try:
-        return instant_of(text)
-    except ValueError:
+        found = instant_of(text)
+    except (ValueError, OverflowError):
         raise ArgumentTypeError(f"'{text}' is no time, such as 2026-03-01T06:00:00Z") from None
+    if not _FIRST_YEAR <= found.year <= _LAST_YEAR:
+        raise ArgumentTypeError(f"'{text}' is not in the years {_FIRST_YEAR} to {_LAST_YEAR}")
+    return found
 
 
 def positive(text: str) -> float:
     """Seconds from the command line, more than none."""
+    found = _seconds(text)
+    if not found > 0:
+        raise ArgumentTypeError(f"'{text}' is not a number above zero")
+    return found
+
+
+def not_negative(text: str) -> float:
+    """Seconds from the command line, or none."""
+    found = _seconds(text)
+    if not found >= 0:
+        raise ArgumentTypeError(f"'{text}' is not a number of at least zero")
+    return found
+
+
+def _seconds(text: str) -> float:
+    """Not a number where it is none. Up to a century: longer ones lead out of the calendar."""
     try:
         found = float(text)
     except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise ArgumentTypeError(f"'{text}' is not a number above zero")
+        return float("nan")
+    if found > _CENTURY_S:
+        raise ArgumentTypeError(f"'{text}' seconds are more than a century")
     return found

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ematix_flow.cli.declared import add_module, load
-from ematix_flow.cli.run_due import claimable, positive, stopping
+from ematix_flow.cli.run_due import claimable, not_negative, positive, stopping
 from ematix_flow.cli.run_log_options import add_run_log
 from ematix_flow.cli.watch_options import add_watching, alerter_urls, metrics_url, watching, worker_environment
 from ematix_flow.errors import ConnectionFailed, InvalidConfig
@@ -46,13 +46,13 @@ def configure(parser: CommandParser) -> None:
     parser.add_argument("--max-iterations", type=_count, metavar="N", help="end after so many ticks")
     parser.add_argument(
         "--drain-seconds",
-        type=float,
+        type=not_negative,
         default=0.0,
         metavar="S",
         help="when told to stop, wait so long for workers (default 0: they finish on their own)",
     )
     parser.add_argument("--worker-id", metavar="ID", help="the name of this scheduler in the run log")
-    parser.add_argument("--health-port", type=int, metavar="P", help="serve /healthz and /readyz on 127.0.0.1")
+    parser.add_argument("--health-port", type=_port, metavar="P", help="serve /healthz and /readyz on 127.0.0.1")
     parser.add_argument("--health-bind", default="127.0.0.1", metavar="ADDRESS", help="… on this address instead")
     add_run_log(parser, may_be_off=False)
     add_watching(parser)
@@ -130,6 +130,12 @@ def _metrics_of_workers(args: Namespace, telling: Telling, executor: Executor) -
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"'{text}' is not a number above zero")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise ArgumentTypeError(f"'{text}' is no port; 0 takes a free one")
     return int(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -159,7 +159,14 @@ def retry_policy(pipeline: str, written: Mapping[str, Any] | RetryPolicy | None)
 
 
 def _kinds(said: str, written: Any) -> tuple[Any, ...]:
-    kinds = (written,) if isinstance(written, str | type) else tuple(written)
+    if isinstance(written, str | type):
+        written = (written,)
+    if not isinstance(written, Iterable):
+        raise InvalidDeclaration(
+            f"{said} retry_on takes exception types and their names, not {written!r}.",
+            fix='retry={"max_attempts": 3, "retry_on": [TimeoutError]}',
+        )
+    kinds = tuple(written)
     for kind in kinds:
         if not isinstance(kind, str) and not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise InvalidDeclaration(f"{said} retry_on takes exception types and their names, not {kind!r}.")

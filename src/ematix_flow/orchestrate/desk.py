@@ -17,9 +17,6 @@ from ematix_flow.plan.graph import Graph, Upstream, gate
 from ematix_flow.plan.retries import longest_window_s
 from ematix_flow.run.registered import Orchestrated
 
-SOON = timedelta(seconds=1)
-"""Clocks of hosts differ a little: so much earlier, an attempt still counts as eligible."""
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -201,10 +198,10 @@ class Desk:
 def _reason_to_wait(entry: Orchestrated, slot: Slot, state: AttemptState | None, now: datetime) -> str | None:
     if state is not None and state.gave_up:
         return f"gave up after {state.attempt_count} retry attempts; `flow retry {entry.name}` tries again"
-    if slot.eligible_at is not None and slot.eligible_at > now + SOON:
+    if slot.eligible_at is not None and slot.eligible_at > now:
         made = state.attempt_count if state is not None else slot.attempt
         longest = timedelta(seconds=longest_window_s(entry.retry, max(1, made)))
-        if entry.retry.explicit and slot.eligible_at > now + SOON + longest:
+        if entry.retry.explicit and slot.eligible_at > now + longest:
             return None  # the clock was set back since: the wait would last that much longer
         when = f"{slot.eligible_at:%Y-%m-%dT%H:%M:%SZ}"
         return f"retry backoff (attempt {made}/{entry.retry.max_attempts}; next eligible at {when})"

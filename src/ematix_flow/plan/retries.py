@@ -35,14 +35,16 @@ def next_window_s(policy: RetryPolicy, attempt: int, *, jitter: random.Random) -
     >>> [next_window_s(policy, n, jitter=random.Random(0)) for n in (1, 2, 3, 4)]
     [30.0, 60.0, 120.0, 240.0]
     """
-    window = _LONGEST_S if policy.max_backoff_secs is None else float(policy.max_backoff_secs)
-    return min(window, _undisturbed_s(policy, attempt) * (1 + policy.jitter * jitter.uniform(-1, 1)))
+    return min(_bound_s(policy), _undisturbed_s(policy, attempt) * (1 + policy.jitter * jitter.uniform(-1, 1)))
 
 
 def longest_window_s(policy: RetryPolicy, attempt: int) -> float:
     """What `next_window_s` gives at most: a wait that lasts longer is not one of this policy."""
-    window = _LONGEST_S if policy.max_backoff_secs is None else float(policy.max_backoff_secs)
-    return min(window, _undisturbed_s(policy, attempt) * (1 + policy.jitter))
+    return min(_bound_s(policy), _undisturbed_s(policy, attempt) * (1 + policy.jitter))
+
+
+def _bound_s(policy: RetryPolicy) -> float:
+    return _LONGEST_S if policy.max_backoff_secs is None else min(_LONGEST_S, policy.max_backoff_secs)
 
 
 def after_failure(

@@ -17,9 +17,6 @@ from ematix_flow.errors import InvalidConfig, closest, listed
 _HAS_HOST = re.compile(
     r"slack|webhook|(webhook\+)?https?|email|prometheus|pushgateway(\+https)?|(otel\+)?otlp(\+\w+)?|otel"
 )
-_HOST = re.compile(
-    r"slack|(webhook\+)?https?|webhook|email|prometheus|pushgateway(\+https)?|(otel\+)?otlp(\+\w+)?|otel"
-)
 _HOST = re.compile(r"([\w.\-]*|\[[0-9a-fA-F:.]+\])(:\d*)?")
 
 
