@@ -1,16 +1,21 @@
-"""A scheduler and its workers on a host whose time of day is set while they run: an hour ahead, an hour back."""
+"""A scheduler and its workers while a time of day is set, their host's or their run log's: an hour ahead, or back."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
+import time
 import urllib.request
 from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
 
 from ematix_flow.contracts.orchestration import Slot
-from tests.orchestrate.project import Project
-from tests.orchestrate.test_scheduler import opened_log, scheduler
+from tests.orchestrate.project import Project, opened
+from tests.orchestrate.test_scheduler import opened_log, scheduler, statuses, waiting
+from tests.services import postgres
 from tests.services.shifted_clock import ShiftedClock
 
 FLOWS = """
@@ -95,3 +100,34 @@ def _is_healthy(project: Project) -> bool:
 
 def _floor(moment: datetime, step: timedelta) -> datetime:
     return moment - timedelta(seconds=moment.timestamp() % step.total_seconds())
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_clock_that_is_set_under_the_run_logs_server_loses_nothing_and_what_runs_again_is_told(
+    tmp_path: Path, idempotent: bool
+) -> None:
+    clock = ShiftedClock(tmp_path)
+    server = postgres.start(tmp_path / "postgres", clock.environment)
+    (tmp_path / "project").mkdir()
+    try:
+        for project in opened(tmp_path / "project", server.url):
+            waiting(project, 4, idempotent=idempotent)
+            hold = project.folder / "hold-orders"
+            hold.touch()
+            # A heartbeat that comes before a scheduler looks prolongs a lease that is over: they come seldom here.
+            scheduler(project, "--lease-seconds", "15", "--alerter", "stdout://")
+            project.until(project.executions)
+            log = opened_log(project)
+            for hours in (1, 0, -1, 0.5):
+                clock.set_off(hours)
+                assert abs((log.clock() - clock.now()).total_seconds()) < 60, "the server lives by it"
+                time.sleep(4)
+            hold.unlink()
+            project.until(lambda log=log: {slot.status for slot in log.slots("orders")} <= {"succeeded", "failed"})
+            log.close()
+            lost = len(re.findall(r"\blost: orders", project.said()))
+            assert len(project.times()) == 4, "none was left out"
+            assert len(project.executions()) == 4 + (lost if idempotent else 0), project.said()
+            assert statuses(project).count("failed") == (0 if idempotent else lost), project.said()
+    finally:
+        postgres.stop(tmp_path / "postgres")

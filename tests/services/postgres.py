@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,8 +145,8 @@ def programs() -> Path:
     return max(places, key=_version)
 
 
-def start(home: Path) -> PostgresServer:
-    """Make a cluster in `home` and start it on a free port. Whoever calls it sees to `stop`."""
+def start(home: Path, environment: Mapping[str, str] | None = None) -> PostgresServer:
+    """Make a cluster in `home` and start it on a free port, with these variables. Whoever calls it sees to `stop`."""
     home.mkdir()
     owner = _owner()
     if owner is not None:
@@ -167,7 +167,8 @@ def start(home: Path) -> PostgresServer:
         port = _free_port()
         try:
             options = f"-p {port}"
-            _call(["pg_ctl", "-D", str(data), "-o", options, "-l", str(home / "log"), "-w", "-t", "60", "start"], home)
+            started = ["pg_ctl", "-D", str(data), "-o", options, "-l", str(home / "log"), "-w", "-t", "60", "start"]
+            _call(started, home, environment=environment)
         except RuntimeError:
             if attempt == 3:
                 raise
@@ -197,7 +198,9 @@ def restart(home: Path) -> None:
     _call(["pg_ctl", "-D", str(home / "data"), "-m", "immediate", "-w", "-t", "60", "restart"], home)
 
 
-def _call(command: Sequence[str], home: Path, *, may_fail: bool = False) -> None:
+def _call(
+    command: Sequence[str], home: Path, *, may_fail: bool = False, environment: Mapping[str, str] | None = None
+) -> None:
     owner = _owner()
     log = home / "calls.log"
     # A file and not a pipe: the server inherits it and would keep a pipe open for ever.
@@ -205,7 +208,13 @@ def _call(command: Sequence[str], home: Path, *, may_fail: bool = False) -> None
         done = subprocess.run(
             [str(programs() / command[0]), *command[1:]],
             cwd="/",
-            env={"PATH": os.environ.get("PATH", ""), "HOME": str(home), "LC_ALL": "C", "TZ": "UTC"},
+            env={
+                "PATH": os.environ.get("PATH", ""),
+                "HOME": str(home),
+                "LC_ALL": "C",
+                "TZ": "UTC",
+                **(environment or {}),
+            },
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
