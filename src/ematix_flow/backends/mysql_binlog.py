@@ -188,7 +188,7 @@ class BinlogGiver(CaptureGiver):
         return done
 
     def _refuse_prepared(self, db: Any) -> None:
-        """Refuse to begin while an XA transaction is prepared: its rows are in the log before us and in no table yet."""
+        """Refuse to begin while an XA transaction is prepared: its rows are in the log and in no table yet."""
         import pymysql
 
         try:
