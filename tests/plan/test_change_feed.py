@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from dataclasses import replace
 from datetime import datetime, timezone
+from random import Random
 
 import duckdb
 import pytest
@@ -23,7 +25,7 @@ from ematix_flow.declare.target import TargetSpec
 from ematix_flow.plan.batch import TargetSide
 from ematix_flow.plan.change_apply import Feed, plan_changes
 from ematix_flow.plan.change_feed import Gate, Moment, MomentSql, is_newer, newer_sql, passed
-from tests.plan.change_model import COLUMNS, Event, Landing, Mirror, cuts, feeds, landed
+from tests.plan.change_model import COLUMNS, Event, Landing, Mirror, Source, cuts, feeds, landed
 
 PROVES = bool(os.environ.get("EMATIX_PROVE"))
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
@@ -35,15 +37,27 @@ TABLE = TableSpec(
         *(ColumnSpec(name, BigInt(), nullable=True) for name in COLUMNS),
     ),
 )
-_positions = st.one_of(st.none(), st.sampled_from(["lsn:1", "lsn:2", "lsn:3", "off:1", "off:2", "bin:2"]))
+_positions = st.one_of(
+    st.none(), st.sampled_from([f"{log}{n}" for log in ("lsn:00000000", "off:00000000", "bin:0a1b2c3d") for n in "123"])
+)
+LSN = "lsn:00000000"
 _times = st.one_of(st.none(), st.integers(1, 4))
 
 
 def test_the_second_change_of_a_millisecond_counts_and_a_redelivery_does_not() -> None:
-    gate = passed(Gate(), Moment(5, "lsn:1"))
-    assert is_newer(Moment(5, "lsn:2"), gate)
-    assert not is_newer(Moment(5, "lsn:1"), gate)
-    assert not is_newer(Moment(4, "lsn:9"), gate)
+    gate = passed(Gate(), Moment(5, f"{LSN}1"))
+    assert is_newer(Moment(5, f"{LSN}2"), gate)
+    assert not is_newer(Moment(5, f"{LSN}1"), gate)
+
+
+def test_a_later_place_in_the_log_counts_whatever_the_clock_says() -> None:
+    gate = passed(passed(Gate(), Moment(9, f"{LSN}1")), Moment(5, f"{LSN}2"))
+    assert gate == Gate(9, f"{LSN}2")
+    assert is_newer(Moment(4, f"{LSN}3"), gate)
+    assert not is_newer(Moment(10, f"{LSN}1"), gate)
+    other = Moment(8, "bin:0a1b2c3d9")  # the places of another log say nothing
+    assert not is_newer(other, gate)
+    assert is_newer(replace(other, ts_ms=10), gate)
 
 
 def test_the_gate_remembers_the_newest_whatever_the_order_of_arrival() -> None:
@@ -55,11 +69,12 @@ def test_the_gate_remembers_the_newest_whatever_the_order_of_arrival() -> None:
 
 
 def test_a_change_made_while_a_snapshot_ran_counts_although_its_time_is_earlier() -> None:
-    gate = passed(Gate(), Moment(5_700, "bin:000003:0100", is_snapshot=True))
-    assert is_newer(Moment(5_000, "bin:000003:0200"), gate)
-    assert not is_newer(Moment(5_000, "bin:000003:0050"), gate)
+    gate = passed(Gate(), Moment(5_700, "bin:0a1b2c3d:3:0100", is_snapshot=True))
+    assert is_newer(Moment(5_000, "bin:0a1b2c3d:3:0200"), gate)
+    assert is_newer(Moment(5_000, "bin:0a1b2c3d:3:0100"), gate)  # where the snapshot was read, it begins
+    assert not is_newer(Moment(9_000, "bin:0a1b2c3d:3:0050"), gate)
     assert not is_newer(Moment(5_000, "off:9"), gate)
-    assert not is_newer(Moment(5_000, "bin:000003:0200", is_snapshot=True), gate)
+    assert not is_newer(Moment(5_700, "bin:0a1b2c3d:3:0100", is_snapshot=True), gate)
 
 
 @given(_times, _positions, st.booleans(), _times, _positions, _times, _positions)
@@ -135,7 +150,7 @@ class Database:
         image = [row.event.image.get(name) if shown else None for name in COLUMNS]
         return [
             *(row.event.key, *image, row.op, row.counts_as, row.pk, moment.ts_ms, moment.position),
-            *(int(moment.is_snapshot), row.seq, row.turn, row.tip, row.mask),
+            *(int(moment.is_snapshot), row.seq, row.turn, row.tip, row.place, row.mask),
         ]
 
     def table(self) -> list[tuple[object, ...]]:
@@ -191,6 +206,20 @@ def test_a_feed_that_is_delivered_twice_leaves_the_same_table(feed: list[Event],
     for batch in [*cuts(timed, places), *cuts(timed, places[1:])]:
         twice.settle(landed(batch))
     assert twice.table() == once.table()
+
+
+@pytest.mark.parametrize(
+    ("kind", "marks", "tick_ms"),
+    [("sqlite", "both", 1), ("sqlite", "both", 1000), ("sqlite", "tombstones", 1), ("duckdb", "both", 1)],
+)
+@pytest.mark.parametrize("seed", range(20 if PROVES else 1))
+def test_whatever_is_delivered_again_the_mirror_ends_as_the_source(
+    kind: str, marks: str, tick_ms: int, seed: int
+) -> None:
+    source, database = Source(Random(seed), 120, marks, tick_ms), Database(kind)
+    for batch in source.deliveries(1_500, 150):
+        database.settle(landed(batch))
+    assert database.table() == source.table()
 
 
 @pytest.mark.parametrize(("place", "mask", "bit"), [(0, "__flow_mask_0", 1), (61, "__flow_mask_0", 1 << 61)])

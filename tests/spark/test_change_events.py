@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from hashlib import md5
 from typing import Any
 
 import pytest
@@ -16,14 +17,28 @@ from hypothesis.errors import NonInteractiveExampleWarning
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from ematix_flow import CDC, SQLiteConnection
-from ematix_flow.contracts.change_feeds import COUNTS_AS, LATE, OP, PK, STALE, TIP, TURN
+from ematix_flow.contracts.change_feeds import (
+    COUNTS_AS,
+    LATE,
+    OP,
+    PK,
+    PLACE,
+    POSITION,
+    STALE,
+    TIP,
+    TRUNCATE,
+    TS,
+    TURN,
+    UPSERT,
+)
 from ematix_flow.declare import columns as c
 from ematix_flow.declare.table import ColumnSpec
+from ematix_flow.plan.change_feed import log_of
 from ematix_flow.spark.change_events import CHANGE, ChangeCodec
 from ematix_flow.spark.change_order import FeedColumns, landed_changes, landed_history, met_columns, misfit_of
 from ematix_flow.spark.payloads import BAD, UNKNOWN
 from tests.plan.change_history_model import COLUMNS as HISTORY, Change, History, history_spec, settle, stored_versions
-from tests.plan.change_model import COLUMNS, Event, feeds, landed
+from tests.plan.change_model import COLUMNS, Event, Source, feeds, landed, place_in
 from tests.plan.loading import database, minute
 
 MESSAGES = "value binary, _key binary, _partition int, _offset bigint"
@@ -60,16 +75,20 @@ def applied(frame: DataFrame, *columns: ColumnSpec, cdc: CDC | None = None) -> l
 
 
 def test_random_feeds_land_as_the_model_says(spark: SparkSession) -> None:
-    rng = random.Random(20260301)
     strategy = feeds(keys=1, most=8)
     batch: list[Event] = []
     with pytest.warns(NonInteractiveExampleWarning):
         histories = [strategy.example() for _ in range(150)]
     for key, history in enumerate(histories):
         batch += [replace(event, key=key) for event in history if event.key is not None]
-    rng.shuffle(histories)
-    values = []
+    source = Source(random.Random(7), 50, "both", 1)
+    again = [event for part in source.deliveries(500, 100) for event in part]
+    batch += [replace(event, key=1_000 + event.key) for event in again if event.key is not None]
+    values: list[Any] = []
     for event in batch:
+        if event.op == "tombstone":
+            values.append(None)
+            continue
         # The position is given as it will be compared: as a log of the source's own.
         moment = event.moment
         log = {"lsn": int(moment.position[4:])} if moment.position and moment.position.startswith("lsn:") else {}
@@ -81,33 +100,66 @@ def test_random_feeds_land_as_the_model_says(spark: SparkSession) -> None:
                 "source": {"ts_ms": None if moment.ts_ms is None else moment.ts_ms + 10**12, **log},
             }
         )
-    placed = [replace(event, moment=_as_read(event, number)) for number, event in enumerate(batch)]
+    placed = [replace(event, moment=_as_read(event, number), offset=number) for number, event in enumerate(batch)]
+    keys = [json.dumps({"id": event.key}).encode() for event in batch]
     columns = tuple(ColumnSpec(name, c.BigInt(), nullable=True) for name in COLUMNS)
-    rows = landed_changes(decoded(spark, CDC(), values), FeedColumns((ID,), columns, CDC()), tolerance_ms=10**9)
+    rows = landed_changes(
+        decoded(spark, CDC(), values, keys=keys), FeedColumns((ID,), columns, CDC()), tolerance_ms=10**9
+    )
     found = {row["__flow_seq"]: row for row in rows.collect()}
     assert len(found) == len(batch)
     by_place = sorted(found)
     for row in landed(placed):
         there = found[by_place[row.seq]]
-        told = (row.op, row.counts_as, row.pk, row.turn, row.tip, row.mask)
-        assert (there[OP], there[COUNTS_AS], there[PK], there[TURN], there[TIP], there["__flow_mask_0"]) == told
-        image = tuple(row.event.image.get(name) if row.turn and row.event.op != "delete" else None for name in COLUMNS)
+        moment = row.event.moment
+        told = (row.op, row.counts_as, row.pk, row.turn, row.tip, row.mask, row.place, moment.ts_ms)
+        names = (OP, COUNTS_AS, PK, TURN, TIP, "__flow_mask_0", PLACE, TS)
+        assert tuple(there[name] for name in names) == told
+        assert moment.ts_ms is None or there[POSITION] == moment.position
+        image = tuple(row.event.image.get(name) if row.turn and row.op == UPSERT else None for name in COLUMNS)
         assert tuple(there[name] for name in COLUMNS) == image
 
 
 def _as_read(event: Event, number: int) -> Any:
     """The moment as it is read back: without a log of the source's the broker's own counts."""
     moment = event.moment
-    is_log = moment.position is not None and moment.position.startswith("lsn:")
-    position = f"lsn:{int((moment.position or '0000')[4:]):020d}" if is_log else f"off:{number:020d}"
+    position = moment.position if log_of(moment.position) is not None else place_in("off:", number)
     return replace(moment, ts_ms=None if moment.ts_ms is None else moment.ts_ms + 10**12, position=position)
+
+
+def test_positions_sort_within_their_log_and_tell_logs_apart(spark: SparkSession) -> None:
+    def redo(scn: int, rs_id: str, ssn: int) -> dict[str, Any]:
+        return {"scn": str(scn), "rs_id": f" {rs_id} ", "ssn": ssn}
+
+    logs: list[list[dict[str, Any]]] = [
+        [{"lsn": 9}, {"lsn": 10}, {"lsn": 2**63}],
+        [
+            {"file": "bin.999999", "pos": 4, "row": 0},
+            {"file": "bin.1000000", "pos": 4},
+            {"file": "bin.1000000", "pos": 70},
+        ],
+        [{"file": "relay.000001", "pos": 4, "row": 0}, {"file": "relay.000001", "pos": 4, "row": 1}],
+        [
+            redo(99, "0x01.02.0010", 0),
+            redo(100, "0x01.02.0010", 0),
+            redo(100, "0x01.02.0010", 1),
+            redo(100, "0x01.03.0010", 0),
+        ],
+        [{"change_lsn": "0000002c:00000bf8:0003", "event_serial_no": 1}, {"change_lsn": "0000002c:00000bf8:0004"}],
+    ]
+    values = [{"op": "u", "after": {"id": 1}, "source": place} for log in logs for place in log]
+    found = iter(row["position"] for row in changes(decoded(spark, CDC(), values)))
+    read = [[next(found) for _ in log] for log in logs]
+    assert all(sorted(set(places)) == places for places in read)
+    assert [len({log_of(place) for place in places}) for places in read] == [1] * len(logs)
+    assert len({log_of(places[0]) for places in read}) == len(logs)
 
 
 def test_numbers_keep_every_digit_and_a_missing_column_is_missing(spark: SparkSession) -> None:
     raw = b'{"op":"c","after":{"id":1,"price":12345678901234567890.123456789,"note":null},"source":{"ts_ms":1}}'
     (change,) = changes(decoded(spark, CDC(), [raw]))
     assert change["after"] == {"id": "1", "price": "12345678901234567890.123456789", "note": None}
-    assert (change["op"], change["ts"], change["position"]) == ("create", 1000, f"off:{0:020d}")
+    assert (change["op"], change["ts"], change["position"]) == ("create", 1000, f"off:{0:028d}")
 
 
 def test_a_schema_beside_the_payload_says_what_values_mean(spark: SparkSession) -> None:
@@ -215,7 +267,7 @@ def test_maxwell_events_are_changes_too(spark: SparkSession) -> None:
     base = {"database": "shop", "table": "customers", "ts": 1_700_000_000, "position": "bin.000002:77"}
     values = [
         {**base, "type": "insert", "data": {"id": 1, "name": "Ann"}},
-        {**base, "type": "update", "data": {"id": 2, "name": "Ann"}, "old": {"id": 1}},
+        {**base, "type": "update", "data": {"id": 2, "name": "Ann"}, "old": {"id": 1}, "xoffset": 3},
         {**base, "type": "delete", "data": {"id": 2, "name": "Ann"}},
         {**base, "type": "bootstrap-insert", "data": {"id": 3, "name": "Cid"}},
         {**base, "type": "bootstrap-complete", "data": {}},
@@ -224,7 +276,8 @@ def test_maxwell_events_are_changes_too(spark: SparkSession) -> None:
     found = changes(decoded(spark, CDC(envelope="maxwell"), values))
     assert [change["op"] for change in found] == ["create", "update", "delete", "read", "ignored", "skipped"]
     assert found[0]["ts"] == 1_700_000_000_000
-    assert found[0]["position"] == f"bin:bin:{2:012d}:{77:020d}:{0:010d}"
+    assert found[0]["position"] == f"bin:{md5(b'bin').hexdigest()[:8]}:{2:012d}:{77:020d}:{0:010d}"
+    assert found[1]["position"].endswith(f":{3:010d}")
     assert found[1]["before"] == {"id": "1", "name": "Ann"}
     assert found[2]["before"] == {"id": "2", "name": "Ann"}
 
@@ -237,21 +290,23 @@ def test_an_envelope_of_ones_own_is_read_at_its_paths(spark: SparkSession) -> No
         before_field="body.old",
         key_field="body.new.no",
         ts_field="meta.when",
-        op_map={"I": "create", "D": "delete"},
+        op_map={"I": "create", "D": "delete", "T": "truncate"},
     )
     values = [
         {"meta": {"kind": "I", "when": "1700000000000"}, "body": {"new": {"no": 7, "price": 1.10}}},
         {"meta": {"kind": "D", "when": "soon"}, "body": {"old": {"no": 7}}},
         {"meta": {"kind": "X"}, "body": {"new": {"no": 7}}},
         {"meta": {"kind": 5}, "body": {}},
+        {"meta": {"kind": "T", "when": "1700000000001"}},
     ]
     frame = decoded(spark, cdc, values)
     found = changes(frame)
     assert [(change["op"], change["ts"]) for change in found][:2] == [("create", 1_700_000_000_000), ("delete", None)]
     assert found[0]["after"] == {"no": "7", "price": "1.1"}
-    assert [change["op"] for change in found[2:]] == ["skipped", "skipped"]
+    assert [change["op"] for change in found[2:]] == ["skipped", "skipped", "truncate"]
     rows = landed_changes(frame, FeedColumns((ID,), (), cdc), tolerance_ms=0).collect()
-    assert sorted(row["id"] or 0 for row in rows) == [0, 7, 7, 7]
+    assert sorted(row["id"] or 0 for row in rows) == [0, 0, 7, 7, 7]
+    assert [row[TURN] for row in rows if row[OP] == TRUNCATE] == [1]
 
 
 def test_flattened_rows_carry_their_own_delete_marker(spark: SparkSession) -> None:
@@ -262,8 +317,8 @@ def test_flattened_rows_carry_their_own_delete_marker(spark: SparkSession) -> No
     frame = decoded(spark, CDC(), values)
     found = changes(frame)
     assert [(change["op"], change["ts"], change["position"]) for change in found] == [
-        ("update", 1_700_000_000_000, f"lsn:{5:020d}"),
-        ("delete", 1_700_000_000_001, f"lsn:{6:020d}"),
+        ("update", 1_700_000_000_000, f"lsn:{5:028d}"),
+        ("delete", 1_700_000_000_001, f"lsn:{6:028d}"),
     ]
     assert set(met_columns(frame)) == {"id", "name"}
     (row,) = applied(frame, ColumnSpec("name", c.Text()))
@@ -383,7 +438,7 @@ def changes_of(key: int, events: Sequence[Told], offsets: Iterator[int], now: in
             is_echo = number > 0 and events[number - 1].op in ("d", "tombstone")
             if is_echo or any(later.op != "tombstone" for later in events[number + 1 :]):
                 continue
-        place = f"off:{offset:020d}" if one.lsn is None else f"lsn:{one.lsn:020d}"
+        place = place_in("off:", offset) if one.lsn is None else place_in("lsn:", one.lsn)
         moments.setdefault(one.at, []).append((place, number, one))
     found = []
     for at, of_moment in moments.items():

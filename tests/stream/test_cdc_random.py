@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 
 from ematix_flow import run_streaming_pipeline
 from ematix_flow.plan.change_feed import Moment
-from tests.plan.change_model import COLUMNS, Event, Mirror
+from tests.plan.change_model import COLUMNS, Event, Mirror, place_in
 from tests.services.kafka import KafkaServer
 from tests.stream.conftest import Topic
 from tests.stream.program import keywords, run_and_die
@@ -142,12 +142,12 @@ def envelope(op: str, ts: int | None, lsn: int | None, **images: Any) -> dict[st
 
 
 def moment(ts: int | None, lsn: int | None, *, is_snapshot: bool = False) -> Moment:
-    return Moment(ts, None if lsn is None else f"lsn:{lsn:020d}", is_snapshot)
+    return Moment(ts, None if lsn is None else place_in("lsn:", lsn), is_snapshot)
 
 
 def placed(change: Event, offset: int) -> Event:
     """The change as it is read: without a place in the source's log, that in the broker's counts."""
-    position = change.moment.position or f"off:{offset:020d}"
+    position = change.moment.position or place_in("off:", offset)
     return replace(change, moment=replace(change.moment, position=position))
 
 

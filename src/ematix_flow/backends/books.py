@@ -18,7 +18,7 @@ from ematix_flow.contracts.dialect import Dialect
 from ematix_flow.contracts.plans import AppliedRun, OpenedRun, SettleReport
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.contracts.streams import STREAM
-from ematix_flow.declare.columns import BigInt, ColumnType, String, Text, TimestampTZ
+from ematix_flow.declare.columns import BigInt, ColumnType, SmallInt, String, Text, TimestampTZ
 from ematix_flow.declare.instants import time_of
 from ematix_flow.declare.redaction import scrub
 from ematix_flow.errors import InvalidIdentifier, WriteConflict
@@ -74,6 +74,8 @@ _GATE_COLUMNS: tuple[tuple[str, ColumnType], ...] = (
     ("position", String(255)),
     ("snapshot_ts_ms", BigInt()),
     ("snapshot_position", String(255)),
+    ("arrived", String(40)),
+    ("is_row", SmallInt()),
     ("updated_at", TimestampTZ()),
 )
 _KEYS = {

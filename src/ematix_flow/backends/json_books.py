@@ -68,7 +68,9 @@ class PipelineState:
     def applied_run(self, logical_run: str) -> AppliedRun | None:
         """The logical run, if the target holds it; of a stream, its last batch."""
         known = self.applied.get(logical_run)
-        return AppliedRun(logical_run, known["run_id"], known["metrics"]) if known else None
+        if not known:
+            return None
+        return AppliedRun(logical_run, known["run_id"], known["metrics"], instant_of(known["applied_at"]))
 
 
 class JsonBooks(ABC):

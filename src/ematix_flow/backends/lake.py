@@ -343,6 +343,7 @@ class LakeBackend(FolderBackend):
                 return SettleReport(rows=0, replayed=True)
             self.books.require_current(run, known.generation)
             self._verified(spark, plan, landed)
+            self._prepare_gate(spark, plan)
             self.change_table(spark, plan)
             if plan.ddl.action == "create" and landed.rows is None:
                 stack.enter_context(self._gone_if_it_fails(spark, plan.table))
@@ -467,6 +468,12 @@ class LakeBackend(FolderBackend):
         changed, inserted, updated, closed, deleted = spark.sql(plan.changes.counts).collect()[0]
         report = SettleReport(landed.rows or 0, inserted, updated, closed, deleted, landed.watermark)
         return changes, changed, report
+
+    def _prepare_gate(self, spark: SparkSession, plan: BatchPlan) -> None:
+        """What the gate of a change feed should no longer know."""
+        if plan.feed is not None and plan.feed.prepares and plan.feed.gate and self.exists(plan.feed.gate):
+            for statement in plan.feed.prepares:
+                spark.sql(statement.sql)
 
     def _make_gate(self, spark: SparkSession, plan: BatchPlan) -> None:
         """The table that remembers what a change feed has applied, when it is not there."""

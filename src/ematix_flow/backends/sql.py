@@ -138,6 +138,8 @@ class SqlBackend(Backend):
                 self.books.lock(db, run, self.lock_clause)
                 if run.is_held(self.books.applied(db, run.pipeline, run.logical_run)):
                     return SettleReport(rows=0, replayed=True)
+            for statement in plan.feed.prepares if plan.feed is not None and not dry_run else ():
+                db.execute(statement.sql)
             for statement in plan.ddl.statements:
                 self.change_schema(db, statement)
             report = self._fast_lane(db, plan, landed) or self._apply(db, plan, landed)

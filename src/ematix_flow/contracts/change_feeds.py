@@ -28,7 +28,15 @@ SEQ = "__flow_seq"
 """Its place among those that arrived, which decides where a change has no time."""
 
 TIP = "__flow_tip"
-"""1 for the newest change of its key in the batch, 2 for the newest row of a snapshot, else 0."""
+NEWEST, NEWEST_READ, LAST_ROW, LAST_GONE, ALONE = 1, 2, 4, 8, 16
+"""What an event is among those of its key in the batch, as bits: the newest change, the newest row of a snapshot, the
+last to arrive (with a row, or the end of one), a tombstone that nothing comes before."""
+
+PLACE = "__flow_place"
+"""Where the last to arrive, or such a tombstone, stands in its topic: the partition and the offset."""
+
+PARTITION_LETTERS = 10
+"""How many letters of a place are its partition."""
 
 AT = "__flow_event_at"
 """The change's time, where a history is kept."""
@@ -38,7 +46,10 @@ BITS_PER_MASK = 62
 """Which columns a change has: bits, in as many whole numbers as it takes."""
 
 FRESH = "__flow_fresh"
-"""Judged by the target: 1 applies, 0 is not newer than what was applied, -1 is older by more than is usual."""
+"""Judged by the target: 1 applies, 0 is not newer than what was applied; -1 is older by more than is usual, and -2
+stands earlier in the log although it is that much younger. 2 is the echo of a delete, which is no event of its own."""
+
+ECHOES = 2
 
 GATE = "cdc_idempotency"
 LONGEST_KEY = 500
@@ -80,7 +91,7 @@ def control_columns(columns: int) -> tuple[ColumnSpec, ...]:
     small, large = SmallInt(), BigInt()
     kinds = {
         **{OP: small, COUNTS_AS: small, PK: String(LONGEST_KEY), TS: large, POSITION: String(255)},
-        **{SNAPSHOT: small, SEQ: large, TURN: large, TIP: small},
+        **{SNAPSHOT: small, SEQ: large, TURN: large, TIP: small, PLACE: String(40)},
         **dict.fromkeys(masks(columns), large),
     }
     return tuple(ColumnSpec(name, kind, nullable=True) for name, kind in kinds.items())
@@ -96,6 +107,7 @@ class ChangeCounts:
     skipped: int = 0
     idempotent_skipped: int = 0
     late: int = 0
+    rewound: int = 0
 
     @property
     def applied(self) -> int:
@@ -105,13 +117,16 @@ class ChangeCounts:
     @staticmethod
     def of(rows: Iterable[Any]) -> ChangeCounts:
         """The sum of rows (what it counts as, whether it is fresh, how many)."""
-        sums = dict.fromkeys(("creates", "updates", "deletes", "skipped", "idempotent_skipped", "late"), 0)
+        sums = dict.fromkeys(("creates", "updates", "deletes", "skipped", "idempotent_skipped", "late", "rewound"), 0)
         names = {CREATED: "creates", UPDATED: "updates", DELETED: "deletes", SKIPPED: "skipped"}
         for counts_as, fresh, number in rows:
+            if fresh == ECHOES:
+                continue
             is_stale = counts_as in (STALE, LATE) or (counts_as in (CREATED, UPDATED, DELETED) and fresh != 1)
             if is_stale:
                 sums["idempotent_skipped"] += int(number)
                 sums["late"] += int(number) if counts_as == LATE or fresh == -1 else 0
+                sums["rewound"] += int(number) if fresh == -2 else 0
             elif counts_as in names:
                 sums[names[counts_as]] += int(number)
         return ChangeCounts(**sums)
@@ -123,7 +138,8 @@ class FeedPlan:
 
     `rounds` counts the turns; `turns` are run once for each, with `$turn` for its number. `passed` remembers what was
     applied. `tally` gives the rows of `ChangeCounts.of`. Where every statement is a commit, `gate` is the table beside
-    the target that remembers, `make_gate` makes it, and `passed` comes before the target's own commit.
+    the target that remembers, `make_gate` makes it, and `passed` comes before the target's own commit. `prepares` is
+    for a gate that is there already: what it should no longer know.
     """
 
     tally: str
@@ -132,6 +148,7 @@ class FeedPlan:
     passed: tuple[Statement, ...] = ()
     gate: TableRef | None = None
     make_gate: tuple[Statement, ...] = ()
+    prepares: tuple[Statement, ...] = ()
 
     def turn(self, number: int) -> tuple[Statement, ...]:
         """The statements of one turn."""
@@ -146,4 +163,5 @@ class FeedPlan:
             tuple(replace(one, sql=rename(one.sql)) for one in self.passed),
             self.gate,
             self.make_gate,
+            self.prepares,
         )

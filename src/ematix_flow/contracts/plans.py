@@ -273,11 +273,12 @@ class OpenedRun:
 
 @dataclass(frozen=True)
 class AppliedRun:
-    """A logical run that the target already holds."""
+    """A logical run that the target already holds. `applied_at` is the run's own instant, where the books tell it."""
 
     logical_run: str
     run_id: str
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    applied_at: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ StateStoreKind = Literal["postgres", "in_memory", "rocksdb"]
 Envelope = Literal["debezium", "maxwell", "custom"]
 DeleteMode = Literal["hard", "soft"]
 SchemaEvolution = Literal["skip", "fail", "add"]
-ChangeOp = Literal["create", "update", "delete", "read"]
+ChangeOp = Literal["create", "update", "delete", "read", "truncate"]
 
 LOOKUP_KINDS = (
     *("postgres", "mysql", "sqlite", "duckdb"),

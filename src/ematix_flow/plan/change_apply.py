@@ -11,14 +11,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from ematix_flow.contracts.change_feeds import (
+    ALONE,
     AT,
     COUNTS_AS,
     DELETE,
+    ECHOES,
     EVERY_KEY,
     FRESH,
     GATE,
+    LAST_GONE,
+    LAST_ROW,
+    NEWEST,
+    NEWEST_READ,
     OP,
+    PARTITION_LETTERS,
     PK,
+    PLACE,
     POSITION,
     SEQ,
     SNAPSHOT,
@@ -38,7 +46,7 @@ from ematix_flow.declare.columns import Boolean, Text, TimestampTZ
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.plan.batch import TargetSide
-from ematix_flow.plan.change_feed import MomentSql, after_sql, newer_sql
+from ematix_flow.plan.change_feed import MomentSql, after_sql, behind_sql, newer_sql, newest_sql
 from ematix_flow.plan.change_history import FeedEvents
 from ematix_flow.plan.ddl import plan_ddl
 from ematix_flow.plan.strategies import Load, mode_statements
@@ -56,6 +64,8 @@ class Feed:
         soft_delete: The column that says when a row was deleted; None when deleted rows go.
         tolerance_ms: By how much an event may be too late without a word.
         batch: What names the batch, for targets that cannot remember it in the same transaction.
+        begins: Whether it is the first since the target was opened.
+        applied_at: The instant of the last batch that the target then held; None for none.
     """
 
     pipeline: str
@@ -63,6 +73,8 @@ class Feed:
     soft_delete: ColumnSpec | None = None
     tolerance_ms: int = 5_000
     batch: str = ""
+    begins: bool = False
+    applied_at: datetime | None = None
 
 
 def plan_changes(target: TargetSpec, sink: TargetSide, feed: Feed, stamp: Stamp) -> BatchPlan:
@@ -97,7 +109,8 @@ def plan_changes(target: TargetSpec, sink: TargetSide, feed: Feed, stamp: Stamp)
 
         return merged_changes(plan, load, feed, sink.live)
     words = Words(load, feed, sink.live)
-    return replace(plan, statements=(words.judged(), *words.counted()), feed=words.feed_plan())
+    feed_plan = replace(words.feed_plan(), prepares=words.forgotten() if ddl.action == "create" else ())
+    return replace(plan, statements=(words.judged(), *words.counted()), feed=feed_plan)
 
 
 def _history(plan: BatchPlan, load: Load, feed: Feed) -> BatchPlan:
@@ -125,6 +138,12 @@ def gate_columns() -> tuple[str, ...]:
     return ("last_seen_ts_ms", "position", "snapshot_ts_ms", "snapshot_position")
 
 
+ARRIVED, IS_ROW = "arrived", "is_row"
+"""And what a tombstone is judged by: where the key's last message stands, and whether it was its newest, and a row."""
+
+TIPS = ((NEWEST, gate_columns()[:2]), (NEWEST_READ, gate_columns()[2:]))
+
+
 class Words:
     """The recurring phrases of these statements."""
 
@@ -143,6 +162,15 @@ class Words:
     def ordered(self, expression: str) -> str:
         return self.dialect.ordered(expression, Text())
 
+    def tip(self, bits: int, alias: str = "s") -> str:
+        """Whether a landed change is one of these among those of its key."""
+        return f"({alias}.{self.dialect.quote(TIP)} & {bits}) <> 0"
+
+    def forgotten(self) -> tuple[Statement, ...]:
+        """A table made anew begins with nothing, whatever was applied to the one before it."""
+        why = "forget what was applied to a table that is gone"
+        return (Statement(f"DELETE FROM {self.gate} WHERE pipeline_name = {self.pipeline}", why=why),)
+
     def moment(self, alias: str) -> MomentSql:
         """When a landed change was made."""
         quote = self.dialect.quote
@@ -156,14 +184,26 @@ class Words:
         return MomentSql(ts, self.ordered(position)), MomentSql(snapshot_ts, self.ordered(snapshot_position))
 
     def fresh(self, gate: tuple[MomentSql, MomentSql], emptied: tuple[MomentSql, MomentSql]) -> str:
-        """1 when a landed change (alias s) counts, 0 when it does not, -1 when it is late beyond what is usual."""
+        """Whether a landed change (alias s) counts, in the numbers of `FRESH`."""
         event = self.moment("s")
         counts = (
             f"{newer_sql(event, *gate)} AND ({event.ts} IS NULL OR s.{self.dialect.quote(OP)} = {TRUNCATE} "
             f"OR {after_sql(event, emptied[0].ts, emptied[0].position)})"
         )
-        late = f"{gate[0].ts} - {event.ts} > {self.feed.tolerance_ms}"
-        return f"CASE WHEN {counts} THEN 1 WHEN {late} THEN -1 ELSE 0 END"
+        lateness, usual = f"{gate[0].ts} - {event.ts}", self.feed.tolerance_ms
+        return (
+            f"CASE WHEN {self.tip(ALONE)} THEN CASE WHEN {self.echoes()} THEN {ECHOES} ELSE 1 END "
+            f"WHEN {counts} THEN 1 WHEN {lateness} > {usual} THEN -1 WHEN {lateness} < -{usual} THEN -2 ELSE 0 END"
+        )
+
+    def echoes(self) -> str:
+        """Whether a tombstone (alias s) that nothing of its batch comes before says what was applied long ago.
+
+        So it is behind a delete, behind a change that was itself no news, and where the topic is read once more.
+        """
+        place, arrived = self.ordered(f"s.{self.dialect.quote(PLACE)}"), self.ordered(f"g.{ARRIVED}")
+        partition, other = (f"substr({one}, 1, {PARTITION_LETTERS})" for one in (place, arrived))
+        return f"g.{IS_ROW} = 0 OR ({partition} = {other} AND {place} <= {arrived})"
 
     def outlived(self) -> str:
         """Whether no truncate of the batch (aliases r and q) is behind a landed change (alias s)."""
@@ -180,13 +220,14 @@ class Words:
         """The newest truncate of the batch, as two relations of one row each; a look at every landed row would last."""
         quote, landed = self.dialect.quote, self.load.landed_sql
         ts, seq, found = quote(TS), quote(SEQ), f"FROM {landed} WHERE {quote(OP)} = {TRUNCATE}"
-        is_new = f"{quote(TURN)} = 1 AND ({ts} IS NULL OR {ts} > k.known_ts)"
+        truncate = MomentSql(ts, self.ordered(quote(POSITION)))
+        is_new = f"{quote(TURN)} = 1 AND ({ts} IS NULL OR {after_sql(truncate, 'k.known_ts', 'k.known_place')})"
         sums = (
             f"max({ts}) AS ts, max(CASE WHEN {is_new} THEN {seq} END) AS any_seq, "
             f"max(CASE WHEN {ts} IS NULL THEN {seq} END) AS untimed_seq"
         )
         known = (
-            f"SELECT coalesce(max(last_seen_ts_ms), -1) AS known_ts FROM {self.gate} "
+            f"SELECT max(last_seen_ts_ms) AS known_ts, max({self.ordered('position')}) AS known_place FROM {self.gate} "
             f"WHERE pipeline_name = {self.pipeline} AND pk_json = {self.dialect.literal(EVERY_KEY, Text())}"
         )
         with_known = found.replace(" WHERE", f" CROSS JOIN ({known}) AS k WHERE", 1)
@@ -316,27 +357,39 @@ class Words:
         return [(column.name, empty)]
 
     def _passed(self) -> list[Statement]:
-        """The gate takes note of the newest change of every key, and of the newest row of a snapshot."""
+        """The gate takes note of the newest change of every key, of the newest row of a snapshot, and of the last."""
         dialect, quote = self.dialect, self.dialect.quote
         found = []
         event, now = self.moment("s"), self.load.now_sql
-        for tip, names in ((1, gate_columns()[:2]), (2, gate_columns()[2:])):
-            ts, position = (f"t.{quote(name)}" for name in names)
-            same = f"t.pipeline_name = {self.pipeline} AND t.pk_json = s.{quote(PK)}"
-            known = f"({ts} IS NULL OR {event.ts} > {ts} OR {event.position} IS NOT NULL)"
-            after = after_sql(event, ts, self.ordered(position))
-            values = [(names[0], event.ts), (names[1], f"s.{quote(POSITION)}"), ("updated_at", now)]
-            condition = f"{same} AND s.{quote(TIP)} = {tip} AND {known} AND {after}"
-            found.append(
-                Statement(dialect.update_from(self.gate, self.scratch, values, condition), why="remember what was seen")
-            )
-            into = dialect.columns(["pipeline_name", "pk_json", *(name for name, _ in values)])
-            given = ", ".join([self.pipeline, f"s.{quote(PK)}", *(value for _, value in values)])
+        place, same = f"s.{quote(PLACE)}", f"t.pipeline_name = {self.pipeline} AND t.pk_json = s.{quote(PK)}"
+        # Mostly the newest is the last as well, and one look at the gate is enough.
+        is_row = f"CASE WHEN {self.tip(LAST_ROW)} THEN 1 WHEN {self.tip(LAST_GONE)} THEN 0 END"
+        for tip, names in TIPS:
+            ts, position = f"t.{quote(names[0])}", self.ordered(f"t.{quote(names[1])}")
+            is_new, keeps_ts, keeps_position = newest_sql(event, ts, position)
+            values = [
+                (names[0], f"CASE WHEN {keeps_ts} THEN {ts} ELSE {event.ts} END"),
+                (names[1], f"CASE WHEN {keeps_position} THEN t.{quote(names[1])} ELSE s.{quote(POSITION)} END"),
+                ("updated_at", now),
+            ]
+            updated = dialect.update_from(self.gate, self.scratch, values, f"{same} AND {self.tip(tip)} AND {is_new}")
+            found.append(Statement(updated, why="remember what was seen"))
+            into = dialect.columns(["pipeline_name", "pk_json", *names, ARRIVED, IS_ROW, "updated_at"])
             found.append(
                 Statement(
-                    f"INSERT INTO {self.gate} ({into}) SELECT {given} FROM {self.scratch} AS s WHERE "
-                    f"s.{quote(TIP)} = {tip} AND NOT EXISTS (SELECT 1 FROM {self.gate} AS t WHERE {same})",
+                    f"INSERT INTO {self.gate} ({into}) SELECT {self.pipeline}, s.{quote(PK)}, {event.ts}, "
+                    f"s.{quote(POSITION)}, {place}, {is_row}, {now} FROM {self.scratch} AS s WHERE {self.tip(tip)} "
+                    f"AND NOT EXISTS (SELECT 1 FROM {self.gate} AS t WHERE {same})",
                     why="remember the keys that are new",
                 )
             )
-        return found
+        is_behind = behind_sql(event, self.gated("t")[0])
+        is_row = f"CASE WHEN {self.tip(LAST_GONE)} OR {is_behind} THEN 0 ELSE 1 END"
+        differs = f"coalesce(t.{ARRIVED}, '') <> coalesce({place}, '') OR coalesce(t.{IS_ROW}, -1) <> {is_row}"
+        last = dialect.update_from(
+            self.gate,
+            self.scratch,
+            [(ARRIVED, place), (IS_ROW, is_row), ("updated_at", now)],
+            f"{same} AND {self.tip(LAST_ROW | LAST_GONE)} AND ({differs})",
+        )
+        return [*found, Statement(last, why="remember the last message of every key")]

@@ -1,12 +1,13 @@
 """When a change counts: the rules of a feed, as plain functions. Spark and every database are told the same in SQL.
 
 Events of a key come in the order of their arrival. One counts when it is newer than everything that came before it,
-in this batch or earlier: by its time, and at the same millisecond by its place in the source's log. What was seen is
-kept per key in a *gate*, also when the row is deleted, so that neither a redelivery nor an old create brings it back.
+in this batch or earlier. Two places in one log of the source say themselves which change is the newer one: clocks are
+set back, and MySQL stamps a change with the moment at which its statement began. Only where a place is missing, or is
+of another log, the times decide. What was seen is kept per key in a *gate*, also when the row is deleted, so that
+neither a redelivery nor an old create brings it back.
 
-Rows of a snapshot carry the time of the snapshot, and changes that were made while it ran may carry an earlier one
-(MySQL's log knows only seconds). So a change behind a snapshot's row also counts when its place in the log is behind
-that of the snapshot.
+Rows of a snapshot have a place and a time of their own in the gate: a change is behind them also where the snapshot
+was read at the very place at which the change begins.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from dataclasses import dataclass, replace
 OFFSET_KIND = "off:"
 """How a position begins that is only a place in the broker's log, and says nothing of the source's."""
 
-KIND_LETTERS = 4
+LOG_LETTERS = 12
+"""How many letters of a position say in which log it is: its kind, and of a binlog which one."""
+
+ECHO = "~"
+"""What stands behind the position of a tombstone: it comes right after the event before it, and before any other."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +52,14 @@ class Gate:
 def is_newer(moment: Moment, gate: Gate) -> bool:
     """Whether a change counts that comes to this gate.
 
-    >>> is_newer(Moment(5, "lsn:2"), Gate(5, "lsn:1")), is_newer(Moment(5, "lsn:1"), Gate(5, "lsn:1"))
+    >>> gate = Gate(5, "lsn:00000000:2")
+    >>> is_newer(Moment(4, "lsn:00000000:3"), gate), is_newer(Moment(6, "lsn:00000000:1"), gate)
     (True, False)
     """
     if moment.ts_ms is None:
         return True
-    behind_snapshot = (
-        not moment.is_snapshot
-        and moment.position is not None
-        and gate.snapshot_position is not None
-        and kind_of(moment.position) == kind_of(gate.snapshot_position) != OFFSET_KIND
-        and moment.position > gate.snapshot_position
-    )
-    return _is_after(moment, gate.ts_ms, gate.position) and (
-        behind_snapshot or _is_after(moment, gate.snapshot_ts_ms, gate.snapshot_position)
+    return _is_after(moment, gate.ts_ms, gate.position) and _is_after(
+        moment, gate.snapshot_ts_ms, gate.snapshot_position, or_there=not moment.is_snapshot
     )
 
 
@@ -68,33 +67,40 @@ def passed(gate: Gate, moment: Moment) -> Gate:
     """The gate after a change came to it, whether or not it counted."""
     if moment.ts_ms is None:
         return gate
-    before = (gate.snapshot_ts_ms, gate.snapshot_position) if moment.is_snapshot else (gate.ts_ms, gate.position)
-    # At the same time, one that does not know its place leaves the place that is known.
-    if before[0] == moment.ts_ms and moment.position is None or not _is_after(moment, *before):
-        return gate
     if moment.is_snapshot:
-        return replace(gate, snapshot_ts_ms=moment.ts_ms, snapshot_position=moment.position)
-    return replace(gate, ts_ms=moment.ts_ms, position=moment.position)
+        ts_ms, position = _newest(moment, gate.snapshot_ts_ms, gate.snapshot_position)
+        return replace(gate, snapshot_ts_ms=ts_ms, snapshot_position=position)
+    ts_ms, position = _newest(moment, gate.ts_ms, gate.position)
+    return replace(gate, ts_ms=ts_ms, position=position)
 
 
-def class_of(moment: Moment) -> int:
-    """Changes of one class stand or fall together: whenever an earlier one counts, so do the later ones of its key.
-
-    So a later one may make an earlier one superfluous without a look at the gate.
-    """
-    return 0 if moment.ts_ms is None else 1 + 2 * (moment.position is None) + moment.is_snapshot
+def log_of(position: str | None) -> str | None:
+    """In which log of the source a position is; None for what is none."""
+    return None if position is None or position.startswith(OFFSET_KIND) else position[:LOG_LETTERS]
 
 
-def kind_of(position: str) -> str:
-    """In which log a position is."""
-    return position[:KIND_LETTERS]
-
-
-def _is_after(moment: Moment, ts_ms: int | None, position: str | None) -> bool:
+def _is_after(moment: Moment, ts_ms: int | None, position: str | None, *, or_there: bool = False) -> bool:
     assert moment.ts_ms is not None
-    if ts_ms is None or moment.ts_ms != ts_ms:
-        return ts_ms is None or moment.ts_ms > ts_ms
+    if ts_ms is None:
+        return True
+    if moment.position is not None and position is not None and log_of(moment.position) == log_of(position) is not None:
+        return moment.position > position or (or_there and moment.position == position)
+    if moment.ts_ms != ts_ms:
+        return moment.ts_ms > ts_ms
     return moment.position is None or position is None or moment.position > position
+
+
+def _newest(moment: Moment, ts_ms: int | None, position: str | None) -> tuple[int | None, str | None]:
+    """The newest of a change and of what was known; the time never goes back behind that of an earlier place."""
+    assert moment.ts_ms is not None
+    if ts_ms is None:
+        return moment.ts_ms, moment.position
+    if moment.position is not None and position is not None and log_of(moment.position) == log_of(position) is not None:
+        return max(ts_ms, moment.ts_ms), max(position, moment.position)
+    # At the same time, one that does not know its place leaves the place that is known.
+    if (moment.ts_ms == ts_ms and moment.position is None) or not _is_after(moment, ts_ms, position):
+        return ts_ms, position
+    return moment.ts_ms, moment.position
 
 
 # ── the same in SQL ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -109,22 +115,50 @@ class MomentSql:
     snapshot: str = "0"
 
 
-def after_sql(moment: MomentSql, ts: str, position: str) -> str:
-    """Whether a change is after another; true without another."""
+def same_log_sql(position: str, other: str) -> str:
+    """Whether two positions are of one log of the source: true, or false or NULL."""
+    one, two = (f"substr({place}, 1, {LOG_LETTERS})" for place in (position, other))
+    return f"({one} = {two} AND substr({one}, 1, {len(OFFSET_KIND)}) <> '{OFFSET_KIND}')"
+
+
+def after_sql(moment: MomentSql, ts: str, position: str, *, or_there: str = "0 = 1") -> str:
+    """Whether a change is after another; true without another.
+
+    Args:
+        or_there: Under which condition it is also when it stands at the same place of the same log.
+    """
+    place = f"{moment.position} > {position} OR ({moment.position} = {position} AND {or_there})"
+    tie = f"{moment.position} IS NULL OR {position} IS NULL OR {moment.position} > {position}"
+    return f"({ts} IS NULL OR {_order_sql(moment, ts, position, place, tie)})"
+
+
+def behind_sql(moment: MomentSql, gate: MomentSql) -> str:
+    """Whether what the gate knows is surely after a change: true, or false or NULL."""
+    later = f"{gate.position} > {moment.position}"
+    is_later = _order_sql(gate, moment.ts, moment.position, later, f"coalesce({later}, 0 = 1)")
+    return f"({gate.ts} IS NOT NULL AND {moment.ts} IS NOT NULL AND {is_later})"
+
+
+def _order_sql(moment: MomentSql, ts: str, position: str, place: str, tie: str) -> str:
     return (
-        f"({ts} IS NULL OR {moment.ts} > {ts} OR ({moment.ts} = {ts} AND "
-        f"({moment.position} IS NULL OR {position} IS NULL OR {moment.position} > {position})))"
+        f"CASE WHEN {same_log_sql(moment.position, position)} THEN {place} "
+        f"WHEN {moment.ts} <> {ts} THEN {moment.ts} > {ts} ELSE {tie} END"
     )
 
 
 def newer_sql(moment: MomentSql, gate: MomentSql, snapshot: MomentSql) -> str:
     """`is_newer`: true, or false or NULL. The gate is given as what it knows of changes and of snapshots."""
-    kind, other = (f"substr({position}, 1, {KIND_LETTERS})" for position in (moment.position, snapshot.position))
-    behind_snapshot = (
-        f"({moment.snapshot} = 0 AND {kind} = {other} AND {kind} <> '{OFFSET_KIND}' "
-        f"AND {moment.position} > {snapshot.position})"
+    behind_snapshot = after_sql(moment, snapshot.ts, snapshot.position, or_there=f"{moment.snapshot} = 0")
+    return f"({moment.ts} IS NULL OR ({after_sql(moment, gate.ts, gate.position)} AND {behind_snapshot}))"
+
+
+def newest_sql(moment: MomentSql, ts: str, position: str) -> tuple[str, str, str]:
+    """What remains of a change and of what was known: whether anything is new, the newest time, the newest position."""
+    same = same_log_sql(moment.position, position)
+    is_known = f"({ts} IS NULL OR {moment.ts} > {ts} OR {moment.position} IS NOT NULL)"
+    is_new = (
+        f"({moment.ts} IS NOT NULL AND CASE WHEN {same} THEN {moment.position} > {position} OR {moment.ts} > {ts} "
+        f"ELSE {is_known} AND {after_sql(moment, ts, position)} END)"
     )
-    return (
-        f"({moment.ts} IS NULL OR ({after_sql(moment, gate.ts, gate.position)} AND "
-        f"({behind_snapshot} OR {after_sql(moment, snapshot.ts, snapshot.position)})))"
-    )
+    keeps_ts, keeps_position = f"{same} AND {ts} > {moment.ts}", f"{same} AND {position} > {moment.position}"
+    return is_new, keeps_ts, keeps_position

@@ -2,20 +2,25 @@
 
 The gate is a table of its own beside the target, and is committed just before it. Between the two commits a process may
 die. So a row of the gate also keeps what it knew before the batch that wrote it, and the batch, when it comes again,
-goes by that: it is judged as it was the first time.
+goes by that: it is judged as it was the first time. Should other batches come instead, because the stream was sent
+elsewhere, the gate takes back what the table never got.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from ematix_flow.contracts.change_feeds import (
     COUNTS_AS,
     DELETE,
     EVERY_KEY,
     FRESH,
+    LAST_GONE,
+    LAST_ROW,
     OP,
     PK,
+    PLACE,
     POSITION,
     TIP,
     TRUNCATE,
@@ -30,15 +35,16 @@ from ematix_flow.contracts.dialect import TOUCHED
 from ematix_flow.contracts.plans import BatchPlan, Statement
 from ematix_flow.contracts.shapes import TableRef, TableShape
 from ematix_flow.contracts.table_writes import MergeClause
-from ematix_flow.declare.columns import BigInt, ColumnType, Text, TimestampTZ
+from ematix_flow.declare.columns import BigInt, ColumnType, SmallInt, Text, TimestampTZ
 from ematix_flow.declare.table import ColumnSpec
-from ematix_flow.plan.change_apply import Feed, Words, gate_columns
-from ematix_flow.plan.change_feed import MomentSql, after_sql
+from ematix_flow.plan.change_apply import ARRIVED, IS_ROW, TIPS, Feed, Words, gate_columns
+from ematix_flow.plan.change_feed import MomentSql, behind_sql, newest_sql
 from ematix_flow.plan.changes import ACTION, flags, one_if, one_statement
 from ematix_flow.plan.ddl import create_statements
 from ematix_flow.plan.strategies import Load
 
 _BEFORE = "before_"
+_KNOWN = (*gate_columns(), ARRIVED, IS_ROW)
 _EMPTIED, _MARKED = "__flow_emptied", "__flow_marked"
 
 
@@ -53,8 +59,8 @@ def merged_changes(plan: BatchPlan, load: Load, feed: Feed, live: TableShape | N
     gate = gate_of(load.table)
     fields: list[tuple[str, ColumnType]] = [("pipeline_name", Text()), ("pk_json", Text())]
     for prefix in ("", _BEFORE):
-        kinds = (BigInt(), Text(), BigInt(), Text())
-        fields += [(prefix + name, kind) for name, kind in zip(gate_columns(), kinds, strict=True)]
+        kinds = (BigInt(), Text(), BigInt(), Text(), Text(), SmallInt())
+        fields += [(prefix + name, kind) for name, kind in zip(_KNOWN, kinds, strict=True)]
     fields += [("batch", Text()), ("updated_at", TimestampTZ())]
     columns = [ColumnSpec(name, kind, nullable=True) for name, kind in fields]
     storage = load.dialect.storage([name for name, _ in fields], (), changes_rows=True)
@@ -74,6 +80,7 @@ def merged_changes(plan: BatchPlan, load: Load, feed: Feed, live: TableShape | N
             passed=(words.remembered(load.dialect.table(gate)),),
             gate=gate,
             make_gate=create_statements(load.dialect, gate, columns, (), (), storage),
+            prepares=words.forgotten() if plan.ddl.action == "create" else words.taken_back() if feed.begins else (),
         ),
     )
 
@@ -87,14 +94,32 @@ class _LakeWords(Words):
         self.touched = load.dialect.relation(TOUCHED, load.stamp.run_id)
         self.batch = load.dialect.literal(feed.batch, Text())
 
+    def before(self, name: str, alias: str) -> str:
+        """What the gate knew of a key before this batch."""
+        known, earlier = (f"{alias}.{self.dialect.quote(one)}" for one in (name, _BEFORE + name))
+        return f"CASE WHEN {alias}.batch = {self.batch} THEN {earlier} ELSE {known} END"
+
+    def taken_back(self) -> tuple[Statement, ...]:
+        """A batch that the gate has and the table has not, and that is not the one which comes now, never was."""
+        quote, applied_at = self.dialect.quote, self.feed.applied_at
+        since = ""
+        if applied_at is not None:  # of which only the milliseconds are known
+            held_until = self.dialect.literal(applied_at + timedelta(milliseconds=1), TimestampTZ())
+            since = f" AND updated_at >= {held_until}"
+        values = ", ".join(f"{quote(name)} = {quote(_BEFORE + name)}" for name in _KNOWN)
+        return (
+            Statement(
+                f"UPDATE {self.gate} SET {values}, batch = '' WHERE pipeline_name = {self.pipeline} "
+                f"AND batch <> '' AND batch <> {self.batch}{since}",
+                why="take back what was remembered of a batch that was never applied",
+            ),
+        )
+
     def judged_changes(self) -> Statement:
         """The landed changes, judged by what the gate knew before this batch."""
         quote, landed = self.dialect.quote, self.load.landed_sql
-        known = ", ".join(
-            f"CASE WHEN batch = {self.batch} THEN {quote(_BEFORE + name)} ELSE {quote(name)} END AS {quote(name)}"
-            for name in gate_columns()
-        )
-        gate = f"SELECT pk_json, {known} FROM {self.gate} WHERE pipeline_name = {self.pipeline}"
+        known = ", ".join(f"{self.before(name, 'b')} AS {quote(name)}" for name in _KNOWN)
+        gate = f"SELECT b.pk_json, {known} FROM {self.gate} AS b WHERE b.pipeline_name = {self.pipeline}"
         every = self.dialect.literal(EVERY_KEY, Text())
         fresh = self.fresh(self.gated("g"), self.gated("h"))
         turn = f"CASE WHEN {self.outlived()} THEN s.{quote(TURN)} ELSE 0 END"
@@ -102,7 +127,7 @@ class _LakeWords(Words):
         return Statement(
             f"SELECT {self.dialect.columns(names, 's')}, {turn} AS {quote(TURN)}, {fresh} AS {quote(FRESH)} "
             f"FROM {landed} AS s {self.truncates()} LEFT JOIN ({gate}) AS g ON g.pk_json = s.{quote(PK)} "
-            f"LEFT JOIN ({gate} AND pk_json = {every}) AS h ON 1 = 1",
+            f"LEFT JOIN ({gate} AND b.pk_json = {every}) AS h ON 1 = 1",
             why="find the changes that are newer than what was applied",
         )
 
@@ -196,41 +221,51 @@ class _LakeWords(Words):
     def remembered(self, gate: str) -> Statement:
         """The gate with the newest of every key, and what it knew before; the same, however often it is done."""
         quote = self.dialect.quote
-        tips = [f"{quote(PK)} AS pk_json"]
-        for tip, names in ((1, gate_columns()[:2]), (2, gate_columns()[2:])):
+        tips = [f"l.{quote(PK)} AS pk_json"]
+        for tip, names in TIPS:
             for name, column in zip(names, (TS, POSITION), strict=True):
-                tips.append(f"max(CASE WHEN {quote(TIP)} = {tip} THEN {quote(column)} END) AS {quote(name)}")
-        news = f"SELECT {', '.join(tips)} FROM {self.touched} WHERE {quote(TIP)} > 0 GROUP BY {quote(PK)}"
-        before = {
-            name: f"CASE WHEN t.batch = {self.batch} THEN t.{quote(_BEFORE + name)} ELSE t.{quote(name)} END"
-            for name in gate_columns()
-        }
+                tips.append(f"max(CASE WHEN {self.tip(tip, 'l')} THEN l.{quote(column)} END) AS {quote(name)}")
+        is_last = self.tip(LAST_ROW | LAST_GONE, "l")
+        for name, column in (("last_ts", TS), ("last_position", POSITION), (ARRIVED, PLACE)):
+            tips.append(f"max(CASE WHEN {is_last} THEN l.{quote(column)} END) AS {quote(name)}")
+        tips.append(f"max(CASE WHEN {self.tip(LAST_ROW, 'l')} THEN 1 WHEN {is_last} THEN 0 END) AS {IS_ROW}")
+        news = f"SELECT {', '.join(tips)} FROM {self.touched} AS l WHERE l.{quote(TIP)} > 0 GROUP BY l.{quote(PK)}"
+        before = {name: self.before(name, "t") for name in _KNOWN}
         changes = [f"t.{quote(_BEFORE + name)} = {value}" for name, value in before.items()]
-        for ts, position in (gate_columns()[:2], gate_columns()[2:]):
+        for _, (ts, position) in TIPS:
             event = MomentSql(f"s.{quote(ts)}", f"s.{quote(position)}")
-            known = f"({before[ts]} IS NULL OR {event.ts} > {before[ts]} OR {event.position} IS NOT NULL)"
-            is_newer = f"{event.ts} IS NOT NULL AND {known} AND {after_sql(event, before[ts], before[position])}"
-            changes += [
-                f"t.{quote(name)} = CASE WHEN {is_newer} THEN s.{quote(name)} ELSE {before[name]} END"
-                for name in (ts, position)
-            ]
+            is_new, keeps_ts, keeps_position = newest_sql(event, f"({before[ts]})", f"({before[position]})")
+            for name, keeps in ((ts, keeps_ts), (position, keeps_position)):
+                kept = f"NOT coalesce({is_new}, FALSE) OR coalesce({keeps}, FALSE)"
+                changes.append(f"t.{quote(name)} = CASE WHEN {kept} THEN {before[name]} ELSE s.{quote(name)} END")
+        last = MomentSql("s.last_ts", "s.last_position")
+        (ts, position), (_, news_of) = gate_columns()[:2], TIPS[0]
+        newest = (
+            MomentSql(f"({before[ts]})", f"({before[position]})"),
+            MomentSql(*(f"s.{quote(name)}" for name in news_of)),
+        )
+        is_row = " OR ".join(f"coalesce({behind_sql(last, gate)}, FALSE)" for gate in newest)
+        is_row = f"CASE WHEN s.{IS_ROW} = 0 OR {is_row} THEN 0 ELSE s.{IS_ROW} END"
+        changes += [
+            f"t.{ARRIVED} = CASE WHEN s.{IS_ROW} IS NULL THEN {before[ARRIVED]} ELSE s.{ARRIVED} END",
+            f"t.{IS_ROW} = CASE WHEN s.{IS_ROW} IS NULL THEN {before[IS_ROW]} ELSE {is_row} END",
+        ]
         changes += [f"t.batch = {self.batch}", f"t.updated_at = {self.load.now_sql}"]
         values = {
             "pipeline_name": self.pipeline,
             "pk_json": "s.pk_json",
             **{name: f"s.{quote(name)}" for name in gate_columns()},
-            **{
-                _BEFORE + name: f"CAST(NULL AS {'BIGINT' if name.endswith('_ms') else 'STRING'})"
-                for name in gate_columns()
-            },
+            ARRIVED: f"s.{ARRIVED}",
+            IS_ROW: f"CASE WHEN coalesce({behind_sql(last, newest[1])}, FALSE) THEN 0 ELSE s.{IS_ROW} END",
             "batch": self.batch,
             "updated_at": self.load.now_sql,
         }
+        is_known = " OR ".join(f"s.{quote(ts)} IS NOT NULL" for _, (ts, _) in TIPS)
         return Statement(
             f"MERGE INTO {gate} AS t USING ({news}) AS s "
             f"ON t.pipeline_name = {self.pipeline} AND t.pk_json = s.pk_json "
             f"WHEN MATCHED THEN UPDATE SET {', '.join(changes)} "
-            f"WHEN NOT MATCHED THEN INSERT ({self.dialect.columns(list(values))}) "
+            f"WHEN NOT MATCHED AND ({is_known}) THEN INSERT ({self.dialect.columns(list(values))}) "
             f"VALUES ({', '.join(values.values())})",
             why="remember what was seen",
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ematix_flow.backends.lake import LakeBackend
@@ -67,6 +68,8 @@ class ChangeTarget(StreamTarget):
         self._counters = counters
         self._is_counted = stream.targets.index(target) == 0
         self._told: set[str] = set()
+        self._begins = False
+        self._applied_at: datetime | None = None
 
     @property
     def shows_whole_batches(self) -> bool:
@@ -79,6 +82,9 @@ class ChangeTarget(StreamTarget):
 
     def open(self) -> None:
         super().open()
+        assert self._run is not None
+        self._begins = True
+        self._applied_at = self._run.applied.applied_at if self._run.applied else None
         if isinstance(self.backend, SqlBackend):
             self.backend.ensure_gate()
 
@@ -98,6 +104,7 @@ class ChangeTarget(StreamTarget):
             return SettleReport(rows=0)
         run = self._run_of(batch)
         report, plan = self._settled(rows, run, batch, before_settling)
+        self._begins = False
         if not report.replayed:
             self._generation += 1
         if plan.ddl.statements or plan.ddl.action == "create":
@@ -155,6 +162,8 @@ class ChangeTarget(StreamTarget):
                 self._soft_delete(table),
                 self.cdc.out_of_order_tolerance_ms,
                 batch=f"{batch.generation} {batch.number} {batch.digest}" if batch else "",
+                begins=self._begins and batch is not None,
+                applied_at=self._applied_at,
             ),
             stamp,
         )
@@ -189,6 +198,14 @@ class ChangeTarget(StreamTarget):
                 "%s: %s without a known operation or a key skipped",
                 self.stream.name,
                 counted(changes.skipped, "event"),
+            )
+        if changes.rewound:
+            log.warning(
+                "%s: %s left out that were made later than what was applied to the same key, but stand earlier in the "
+                "source's log. If that log began anew, drop %s, and let the stream read its topic from the beginning",
+                self.stream.name,
+                counted(changes.rewound, "event"),
+                self.table,
             )
         if changes.late:
             log.warning(

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, functions as F, types as t
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.streams import VALUE
 from ematix_flow.declare.stream import CDC
+from ematix_flow.plan.change_feed import LOG_LETTERS, OFFSET_KIND
 from ematix_flow.spark.change_keys import KEY, KEY_UNLIKE, MessageKeys
 from ematix_flow.spark.change_types import TEXTS, Field, fields_of_avro, fields_of_block, text_of, texts_of
 from ematix_flow.spark.json_schema import learned
@@ -47,8 +48,9 @@ _OPS = {
     },
     "custom": {},
 }
-_SOURCE_FIELDS = ("lsn", "file", "pos", "row", "scn", "change_lsn", "event_serial_no")
+_SOURCE_FIELDS = ("lsn", "file", "pos", "row", "scn", "rs_id", "ssn", "change_lsn", "event_serial_no")
 _MOST_BLOCKS = 500
+_KIND_LETTERS = len(OFFSET_KIND)
 _SECONDS_BELOW = 10**11
 
 
@@ -108,7 +110,7 @@ class Tree:
     def of(read: Envelope) -> Tree:
         """The tree of an envelope; a path that leads into an image is left to be looked up by itself."""
         wanted: Mapping[str, str] = {read.after: TEXTS, **({read.before: TEXTS} if read.before else {})}
-        others = [read.op, *([read.ts] if read.ts else []), *(["position"] if read.is_maxwell else [])]
+        others = [read.op, *([read.ts] if read.ts else []), *(["position", "xoffset"] if read.is_maxwell else [])]
         for path in (*others, *(f"source.{name}" for name in _SOURCE_FIELDS), _SCHEMA):
             with suppress(KeyError):
                 wanted = Tree({**wanted, path: "string"})._kinds
@@ -220,6 +222,7 @@ class ChangeCodec(Codec):
         if read.is_maxwell:
             given = tree.at("__inner", "position")
             parts |= {"__file": F.substring_index(given, ":", 1), "__pos": F.substring_index(given, ":", -1)}
+            parts["__row"] = tree.at("__inner", "xoffset")
         opened = opened.withColumns(parts)
         lacks = F.col(_TEXT).contains(_UNCHANGED[0]) | F.col(_TEXT).contains(_UNCHANGED[1])
         opened = opened.withColumns(
@@ -436,22 +439,33 @@ def millis(text: Column) -> Column:
 
 
 def position_of(frame: DataFrame) -> Column:
-    """The place in the source's log as a text that sorts; without one, the place in the broker's."""
+    """The place in the source's log as a text that sorts; without one, the place in the broker's.
+
+    Its first letters say in which log (`LOG_LETTERS`), and what follows is as long for every place of that log.
+    """
     place = {name: F.col(f"__{name}") for name in _SOURCE_FIELDS}
 
     def padded(column: Column, digits: int) -> Column:
         return F.lpad(F.coalesce(column, F.lit("0")), digits, "0")
 
-    name, number = F.substring_index(place["file"], ".", 1), F.substring_index(place["file"], ".", -1)
+    def whole(column: Column, digits: int) -> Column:
+        return padded(column, LOG_LETTERS - _KIND_LETTERS + digits)
+
+    number = F.substring_index(place["file"], ".", -1)
+    name = F.substring(F.md5(F.regexp_replace(place["file"], r"\.[^.]*$", "")), 1, LOG_LETTERS - _KIND_LETTERS)
     file = F.concat_ws(":", name, padded(number, 12), padded(place["pos"], 20), padded(place["row"], 10))
-    change = F.concat_ws(":", place["change_lsn"], padded(place["event_serial_no"], 10))
+    # Several changes of Oracle may have one SCN: its redo record, and the place there, tell them apart.
+    redo = F.concat_ws(":", whole(place["scn"], 30), F.trim(place["rs_id"]), padded(place["ssn"], 20))
+    change = F.concat_ws(
+        ":", F.lit("0" * (LOG_LETTERS - _KIND_LETTERS)), place["change_lsn"], padded(place["event_serial_no"], 10)
+    )
     offset = F.col("_offset").cast("string") if "_offset" in frame.columns else F.lit(None).cast("string")
     return F.coalesce(
-        F.concat(F.lit("lsn:"), F.when(place["lsn"].isNotNull(), padded(place["lsn"], 20))),
+        F.concat(F.lit("lsn:"), F.when(place["lsn"].isNotNull(), whole(place["lsn"], 20))),
         F.concat(F.lit("bin:"), F.when(place["file"].isNotNull() & place["pos"].isNotNull(), file)),
-        F.concat(F.lit("scn:"), F.when(place["scn"].isNotNull(), padded(place["scn"], 30))),
+        F.concat(F.lit("scn:"), F.when(place["scn"].isNotNull(), redo)),
         F.concat(F.lit("mss:"), F.when(place["change_lsn"].isNotNull(), change)),
-        F.concat(F.lit("off:"), F.when(offset.isNotNull(), padded(offset, 20))),
+        F.concat(F.lit(OFFSET_KIND), F.when(offset.isNotNull(), whole(offset, 20))),
     )
 
 

@@ -15,17 +15,24 @@ from pyspark.sql import Column, DataFrame, Window, functions as F, types as t
 
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.change_feeds import (
+    ALONE,
     AT,
     COUNTS_AS,
     CREATED,
     DELETE,
     DELETED,
     EVERY_KEY,
+    LAST_GONE,
+    LAST_ROW,
     LATE,
     LONGEST_KEY,
+    NEWEST,
+    NEWEST_READ,
     NOTHING,
     OP,
+    PARTITION_LETTERS,
     PK,
+    PLACE,
     POSITION,
     SEQ,
     SKIPPED,
@@ -45,7 +52,7 @@ from ematix_flow.contracts.change_feeds import (
 from ematix_flow.declare.columns import ColumnType
 from ematix_flow.declare.stream import CDC
 from ematix_flow.declare.table import ColumnSpec
-from ematix_flow.plan.change_feed import MomentSql, newer_sql
+from ematix_flow.plan.change_feed import ECHO, LOG_LETTERS, OFFSET_KIND, MomentSql, newer_sql
 from ematix_flow.spark.change_events import CHANGE, COLUMNS, FIELDS, IGNORED, SKIPPED_OP, TOMBSTONE
 from ematix_flow.spark.change_types import Field, value_of
 from ematix_flow.spark.fitting import failing
@@ -53,7 +60,7 @@ from ematix_flow.spark.types import from_spark_type, to_spark_type
 
 _ARRIVED, _KEYS, _PARTS = "__arrived", "__keys", "__parts"
 _MOMENT, _CHANGES_BEFORE, _READS_BEFORE, _LATER = "__moment", "__changes_before", "__reads_before", "__later"
-_COUNTS, _BEHIND = "__counts", "__behind"
+_COUNTS, _LOG = "__counts", "__log"
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ def feed_fields(rows: DataFrame) -> dict[str, list[Field]]:
 
 def landed_changes(rows: DataFrame, feed: FeedColumns, *, tolerance_ms: int) -> DataFrame:
     """The changes as they land for a table that mirrors the source: one row an event, two when a key changed."""
-    events = _events(rows, feed)
+    events = _judging_tombstones(_in_step(_events(rows, feed)))
     by_arrival = Window.partitionBy(PK).orderBy(_ARRIVED)
     before = by_arrival.rowsBetween(Window.unboundedPreceding, -1)
     whole = Window.partitionBy(PK)
@@ -104,7 +111,7 @@ def landed_changes(rows: DataFrame, feed: FeedColumns, *, tolerance_ms: int) -> 
             _READS_BEFORE: F.max(own["r"]).over(before),
             "__changes_all": F.max(own["c"]).over(whole),
             "__reads_all": F.max(own["r"]).over(whole),
-            "__op_before": F.lag(OP).over(by_arrival),
+            "__is_last": F.lead(F.lit(False), 1, True).over(by_arrival) & F.col(OP).isin(UPSERT, DELETE),
         }
     )
     newer = newer_sql(
@@ -113,17 +120,20 @@ def landed_changes(rows: DataFrame, feed: FeedColumns, *, tolerance_ms: int) -> 
         MomentSql(f"{_READS_BEFORE}.ts", f"{_READS_BEFORE}.position"),
     )
     events = events.withColumn("__newer", F.coalesce(F.expr(newer), F.lit(False)))
-    # Debezium sends a tombstone behind every delete; only one that comes alone is a delete itself.
-    is_echo = F.col("__is_tombstone") & (F.col("__op_before") == DELETE)
-    counts = F.col("__newer") & F.col(OP).isin(UPSERT, DELETE) & ~F.coalesce(is_echo, F.lit(False))
-    events = events.withColumn(_COUNTS, counts)
+    is_echo = F.col("__is_echo")
+    events = events.withColumn(_COUNTS, F.col("__newer") & F.col(OP).isin(UPSERT, DELETE) & ~is_echo)
     lateness = F.col(f"{_CHANGES_BEFORE}.ts") - F.col(TS)
     stale = F.when(lateness > tolerance_ms, LATE).otherwise(STALE)
     is_event = F.col(OP).isin(UPSERT, DELETE) & (F.col(COUNTS_AS) != UNCOUNTED)
-    counted = F.when(is_event & ~F.col(_COUNTS) & ~F.col("__is_tombstone"), stale).when(is_echo, F.lit(UNCOUNTED))
-    tip = F.when(_is_tip(own["c"], _CHANGES_BEFORE, "__changes_all"), 1).when(
-        _is_tip(own["r"], _READS_BEFORE, "__reads_all"), 2
+    counted = F.when(is_echo, F.lit(UNCOUNTED)).when(is_event & ~F.col(_COUNTS), stale)
+    tip = (
+        F.when(_is_tip(own["c"], _CHANGES_BEFORE, "__changes_all"), NEWEST)
+        .when(_is_tip(own["r"], _READS_BEFORE, "__reads_all"), NEWEST_READ)
+        .otherwise(0)
     )
+    last = F.when(~F.col("__is_last"), 0).when(F.col(OP) == DELETE, LAST_GONE).otherwise(LAST_ROW)
+    tip = tip + F.coalesce(last, F.lit(0)) + F.when(F.col("__is_alone"), ALONE).otherwise(0)
+    place = F.when(F.col("__is_last") | F.col("__is_alone"), _place())
     return _in_turns(events, feed).select(
         *[F.col(f"{_KEYS}.{quoted(key.name)}").alias(key.name) for key in feed.keys],
         *[_kept(column) for column in feed.columns],
@@ -133,9 +143,46 @@ def landed_changes(rows: DataFrame, feed: FeedColumns, *, tolerance_ms: int) -> 
         F.col(SNAPSHOT).cast("smallint").alias(SNAPSHOT),
         F.col(f"{_ARRIVED}.number").alias(SEQ),
         F.col(TURN).cast("bigint").alias(TURN),
-        F.coalesce(tip, F.lit(0)).cast("smallint").alias(TIP),
+        tip.cast("smallint").alias(TIP),
+        place.alias(PLACE),
         *[F.col(name) for name in masks(len(feed.columns))],
     )
+
+
+def _in_step(events: DataFrame) -> DataFrame:
+    """The events with times that go with their places: none is earlier than that of a place before it in its log."""
+    is_placed = F.col(TS).isNotNull() & ~F.col(POSITION).startswith(OFFSET_KIND)
+    events = events.withColumn(_LOG, F.when(is_placed, F.substring(POSITION, 1, LOG_LETTERS)))
+    so_far = Window.partitionBy(PK, _LOG).orderBy(POSITION).rangeBetween(Window.unboundedPreceding, Window.currentRow)
+    return events.withColumn(TS, F.when(F.col(_LOG).isNotNull(), F.max(TS).over(so_far)).otherwise(F.col(TS)))
+
+
+def _judging_tombstones(events: DataFrame) -> DataFrame:
+    """Tombstones with what is known of them: they have neither a time nor a place, but come right behind another event.
+
+    Behind a delete one is the delete's echo: Debezium sends it. Behind anything else it is a delete itself, made right
+    after that, and stands or falls with it. Of one that comes first the gate knows what was before it.
+    """
+    by_arrival = Window.partitionBy(PK).orderBy(_ARRIVED)
+    is_tombstone = F.col("__is_tombstone")
+    events = events.withColumns({f"__{name}_before": F.lag(name).over(by_arrival) for name in (OP, TS, POSITION, _LOG)})
+    before = F.col(f"__{OP}_before")
+    inherited = {TS: F.col(f"__{TS}_before"), POSITION: F.concat(F.col(f"__{POSITION}_before"), F.lit(ECHO))}
+    inherited[_LOG] = F.col(f"__{_LOG}_before")
+    return events.withColumns(
+        {
+            **{name: F.when(is_tombstone, value).otherwise(F.col(name)) for name, value in inherited.items()},
+            "__is_echo": F.coalesce(is_tombstone & (before == DELETE), F.lit(False)),
+            "__is_alone": is_tombstone & before.isNull() & (F.col(OP) == DELETE),
+        }
+    )
+
+
+def _place() -> Column:
+    """Where an event stands in its topic, as a text that sorts; NULL where the source does not say."""
+    partition, offset = (F.col(f"{_ARRIVED}.{name}") for name in ("partition", "offset"))
+    padded = [F.lpad(part.cast("string"), size, "0") for part, size in ((partition, PARTITION_LETTERS), (offset, 20))]
+    return F.when(offset >= 0, F.concat_ws(":", *padded))
 
 
 def _is_tip(own: Column, before: str, whole: str) -> Column:
@@ -147,12 +194,12 @@ def _in_turns(events: DataFrame, feed: FeedColumns) -> DataFrame:
     """Every event with its turn: its place among those of its key that no later one makes superfluous."""
     names = masks(len(feed.columns))
     full = full_masks(len(feed.columns))
-    # `class_of`: only a change of the same class is sure to count whenever this one does.
+    # Only a change of the same log is sure to count whenever this one does, be it a row that was read or none.
     one = F.when(F.col(TS).isNull(), 0).otherwise(
         F.lit(1) + F.when(F.col(POSITION).isNull(), 2).otherwise(0) + F.col(SNAPSHOT)
     )
     events = events.withColumn("__class", one)
-    newest_first = Window.partitionBy(PK, "__class").orderBy(F.col(_ARRIVED).desc())
+    newest_first = Window.partitionBy(PK, _LOG, "__class").orderBy(F.col(_ARRIVED).desc())
     newest_first = newest_first.rowsBetween(Window.unboundedPreceding, -1)
     is_delete = F.col(OP) == DELETE
     # A row that goes takes everything with it; one that is only marked keeps what was written before.
@@ -186,7 +233,7 @@ def landed_history(rows: DataFrame, feed: FeedColumns, *, now: datetime) -> Data
 
     What an image lacks beyond that is for the target to say, which knows the versions before it.
     """
-    events = _events(rows, feed)
+    events = _in_step(_events(rows, feed))
     by_arrival = Window.partitionBy(PK).orderBy(_ARRIVED)
     behind = by_arrival.rowsBetween(1, Window.unboundedFollowing)
     in_order = (F.col(POSITION).asc_nulls_first(), F.col(_ARRIVED))
@@ -232,6 +279,7 @@ def landed_history(rows: DataFrame, feed: FeedColumns, *, now: datetime) -> Data
         F.col(f"{_ARRIVED}.number").alias(SEQ),
         F.lit(0).cast("bigint").alias(TURN),
         F.lit(0).cast("smallint").alias(TIP),
+        F.lit(None).cast("string").alias(PLACE),
         *held,
         F.when(lands, at).alias(AT),
     )

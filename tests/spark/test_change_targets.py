@@ -1,0 +1,146 @@
+"""Targets of change feeds without a broker: what a lake's gate remembers, and a table that is made anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from ematix_flow import CDC, DeltaLocalConnection, KafkaConnection, Source, SQLiteConnection, Target
+from ematix_flow.backends import lake
+from ematix_flow.contracts.streams import StreamBatch, StreamCounters
+from ematix_flow.declare.connection import Connection
+from ematix_flow.declare.registry import SourceLocation
+from ematix_flow.declare.stream_spec import StreamSpec
+from ematix_flow.run.change_targets import ChangeTarget
+from ematix_flow.spark.change_events import ChangeCodec
+from ematix_flow.spark.payloads import UNKNOWN
+from tests.plan.change_model import Event, Moment, Source as Shop, place_in
+
+LETTERS = {"create": "c", "update": "u", "delete": "d", "truncate": "t"}
+
+
+class Died(Exception):
+    """What stands for the end of a process."""
+
+
+class Mirror:
+    """A table `t` that is told events, as a stream tells it batches."""
+
+    def __init__(self, spark: SparkSession, connection: Connection, schema: str) -> None:
+        self.spark = spark
+        target = Target(connection=connection, table=(schema, "t"), primary_key=("id",))
+        kafka = KafkaConnection(name="broker", bootstrap_servers="nowhere:1", group_id="g")
+        self.stream = StreamSpec(
+            name="mirror",
+            where=SourceLocation(file=__file__, line=1),
+            sources=(Source(kafka, "t"),),
+            targets=(target,),
+            cdc=CDC(),
+        )
+
+    @contextmanager
+    def opened(self) -> Iterator[ChangeTarget]:
+        target = ChangeTarget(self.stream, self.stream.targets[0], StreamCounters())
+        target.open()
+        try:
+            yield target
+        finally:
+            target.close()
+
+    def tell(self, events: Sequence[Event], generation: str, number: int) -> None:
+        with self.opened() as target:
+            target.write(self.rows(events), StreamBatch(generation, number, f"{number}"))
+
+    def rows(self, events: Sequence[Event]) -> DataFrame:
+        messages = [
+            (
+                None if event.op == "tombstone" else json.dumps(message(event)).encode(),
+                json.dumps({"id": event.key}).encode(),
+                0,
+                number if event.offset is None else event.offset,
+            )
+            for number, event in enumerate(events)
+        ]
+        given = self.spark.createDataFrame(messages, "value binary, _key binary, _partition int, _offset bigint")
+        codec = ChangeCodec(self.stream.cdc or CDC(), None, lambda schema: None, refuses=False)
+        codec.prepare(given)
+        while codec.decoded(given).where(UNKNOWN).count():
+            assert codec.widen(given)
+        return codec.decoded(given)
+
+
+def message(event: Event) -> dict[str, Any]:
+    image = {"before" if event.op == "delete" else "after": {"id": event.key, **event.image}}
+    source = {"ts_ms": (event.moment.ts_ms or 0) + 10**12, "lsn": int((event.moment.position or "")[4:])}
+    return {"op": LETTERS[event.op], **({} if event.key is None else image), "source": source}
+
+
+def change(op: str, key: int, log: int, **image: int) -> Event:
+    return Event(op, key, Moment(log, place_in("lsn:", log)), image)
+
+
+@pytest.fixture
+def delta(spark: SparkSession, tmp_path: Path) -> Mirror:
+    return Mirror(spark, DeltaLocalConnection(name="lake", path=str(tmp_path / "lake")), "shop")
+
+
+def in_delta(mirror: Mirror, tmp_path: Path) -> list[tuple[Any, ...]]:
+    frame = mirror.spark.read.format("delta").load(str(tmp_path / "lake" / "shop" / "t"))
+    return [tuple(row) for row in frame.select("id", *COLUMNS).orderBy("id").collect()]
+
+
+COLUMNS = ("a", "b", "c")
+
+
+def test_a_lake_ends_as_the_source_whatever_is_delivered_again(delta: Mirror, tmp_path: Path) -> None:
+    shop = Shop(Random(5), 60, "both", 1)
+    for number, batch in enumerate(shop.deliveries(250, 120)):
+        delta.tell(batch, "g", number)
+    assert in_delta(delta, tmp_path) == shop.table()
+
+
+def test_what_died_between_the_gate_and_the_table_is_applied_after_a_reset(
+    delta: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {"a": 1, "b": 1, "c": 1}
+    delta.tell([change("create", key, key, **whole) for key in (1, 2)], "first", 0)
+    news = [change("update", 1, 11, a=2), change("delete", 2, 12), change("create", 3, 13, **whole)]
+    with monkeypatch.context() as patched:
+        patched.setattr(lake, "reached", lambda point: die() if point == "gate-passed" else None)
+        with pytest.raises(Died):
+            delta.tell(news, "first", 1)
+    assert in_delta(delta, tmp_path) == [(1, 1, 1, 1), (2, 1, 1, 1)]
+    delta.tell(news[:1], "second", 0)  # cut otherwise: what the gate took back stays taken back
+    delta.tell(news[1:], "second", 1)
+    assert in_delta(delta, tmp_path) == [(1, 2, 1, 1), (3, 1, 1, 1)]
+
+
+def die() -> None:
+    raise Died
+
+
+def test_a_table_that_is_gone_is_built_anew_from_its_topic(spark: SparkSession, delta: Mirror, tmp_path: Path) -> None:
+    import shutil
+    import sqlite3
+
+    feed = [change("create", 1, 1, a=1, b=1, c=1), change("update", 1, 2, a=2)]
+    delta.tell(feed, "first", 0)
+    shutil.rmtree(tmp_path / "lake" / "shop" / "t")
+    delta.tell(feed, "second", 0)
+    assert in_delta(delta, tmp_path) == [(1, 2, 1, 1)]
+
+    path = str(tmp_path / "mirror.db")
+    lite = Mirror(spark, SQLiteConnection(name="lite", path=path), "main")
+    with sqlite3.connect(path) as db:
+        lite.tell(feed, "first", 0)
+        lite.tell(feed, "again", 0)
+        db.execute("DROP TABLE t")
+        lite.tell(feed, "second", 0)
+        assert db.execute("SELECT id, a, b, c FROM t").fetchall() == [(1, 2, 1, 1)]
