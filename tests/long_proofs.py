@@ -102,7 +102,7 @@ PATTERNS = (
     # Servers and Java machines of their own.
     r"tests/stream/test_warehouse_target\.py::",
     r"tests/stream/test_(broker_away|restarts|cdc_debezium)\.py::",
-    r"tests/stream/test_seed_commands\.py::test_(a_declared|a_document_is_run|one_topic)",
+    r"tests/stream/test_seed_commands\.py::test_(a_declared|a_document_is_run|one_topic|the_older)",
     r"tests/stream/test_lake_sources\.py::test_(a_delta_table_that_was_made_anew|an?_\w+_table_whose_)",
     r"tests/stream/test_avro\.py::test_messages_wait_for_a_registry_that_is_away",
     r"tests/stream/test_consume_cli\.py::test_all_streams_of_a_module_run_beside_each_other",

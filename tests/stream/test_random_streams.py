@@ -1,7 +1,7 @@
 """Windows, sessions and joins as whole streams that end or are killed anywhere: tables are those of all rows at once.
 
-Rows come out of order and no row is ever too late, so how batches are cut, and how often one is done, makes no
-difference in the end.
+Rows come out of order. Where no row is ever too late, how batches are cut, and how often one is done, makes no
+difference in the end; where some are, a model that is given the same batches says which.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from ematix_flow import run_streaming_pipeline
+from ematix_flow import Aggregation, Watermark, Window, run_streaming_pipeline
 from tests.services.kafka import KafkaServer
 from tests.stream.conftest import Topic
 from tests.stream.program import keywords, run_and_die
 from tests.stream.test_windows import minute
+from tests.stream.window_model import Windows
 
 PROVES = bool(os.environ.get("EMATIX_PROVE"))
 SEEDS = range(3) if PROVES else range(1)
@@ -94,6 +95,33 @@ def test_reopened_windows_are_those_of_all_rows_at_once(
         found = db.execute("SELECT extract(epoch FROM window_start)::bigint, k, n, total FROM found").fetchall()
     expected = tumbling(rows) if kind == "tumbling" else sessions(rows)
     assert Counter(found) == Counter((first, k, len(values), sum(values)) for (first, k), values in expected.items())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_windows_drop_the_rows_that_are_late_wherever_the_stream_dies(
+    seed: int, topic: Topic, kafka_server: KafkaServer, pg_url: str, checkpoints: Path
+) -> None:
+    chosen = Random(seed)
+    made = [{"agg": "count", "as_": "n"}, {"agg": "sum", "as_": "total", "column": "v"}]
+    window = {**WINDOWS["tumbling"], "aggregations": made, "event_time_column": "at", "group_by": ["k"]}
+    size = chosen.randint(ROWS // 5, ROWS // 3)
+    given = {
+        **options(kafka_server, pg_url, topic),
+        **{"source": "broker", "source_query": topic.name, "window": window, "max_batch_rows": size},
+    }
+    rows = [*random_rows(chosen, 0), *random_rows(chosen, 1), {"second": FAR, "k": "far", "v": 0}]
+    sent(topic, rows)
+    run_and_die(given, chosen.choice(POINTS))
+    run_streaming_pipeline(**keywords(given))
+    with psycopg.connect(pg_url) as db:
+        found = db.execute("SELECT extract(epoch FROM window_start)::bigint, k, n, total FROM found").fetchall()
+    model = Windows(Window(**{**window, "aggregations": [Aggregation(**one) for one in made]}), Watermark())
+    expected: Counter[Any] = Counter()
+    for first in range(0, len(rows), size):
+        cut = [{**row, "source": "a", "us": 1_000_000 * moment(row["second"])} for row in rows[first : first + size]]
+        expected.update((us // 1_000_000, *values) for us, _, *values in model.batch(cut, now_ms=0))
+    assert model.late > 0
+    assert Counter(found) == expected
 
 
 def moment(second: int) -> int:

@@ -41,15 +41,17 @@ def documented(topic: Topic, pg_url: str, tmp_project: Path, monkeypatch: pytest
     places = {
         "localhost:9092": topic.server.address,
         "postgres://localhost/mydb": pg_url,
+        "postgres://localhost/wh": pg_url,
         "postgres://localhost/ematix_state": pg_url,
         "9100": str(free_port()),
         '"ematix-flow"': f'"group-{topic.name}"',
         'source_query="events"': f'source_query="{topic.name}"',
         'source_query  = "events"': f'source_query  = "{topic.name}"',
+        'source_query = "events"': f'source_query = "{topic.name}"',
     }
 
     def here(name: str) -> str:
-        text = example(f"readme-0.3/{name}")
+        text = example(name if "/" in name else f"readme-0.3/{name}")
         for written, address in places.items():
             text = text.replace(written, address)
         return text
@@ -195,3 +197,88 @@ def test_windows_sessions_joins_and_changes(
         run("cdc")
         scope["mirror_customers"].run(once=True)
         assert found(pg_url, "SELECT id, email FROM public.customer_mirror") == [(1, "ann@example.com")]
+
+
+def test_options_that_are_shown_on_their_own(documented: Example, topic: Topic, pg_url: str) -> None:
+    letters = Topic(topic.server)
+    given = {
+        **{"name": "events", "source": topic.connection(), "source_query": topic.name, "once": True},
+        **{"target": PostgresConnection(name="warehouse", url=pg_url), "target_table": ("public", "events")},
+    }
+    scope = {
+        "__name__": "documented",
+        "run_streaming_pipeline": lambda *left_out, **shown: ematix_flow.run_streaming_pipeline(**given, **shown),
+    }
+    topic.send([{"id": 1}])
+    exec(compile(documented("stream-watermark.python"), "stream-watermark", "exec"), scope)
+    topic.send([{"id": 2}])
+    topic.send([b"no document"])
+    exec(
+        compile(documented("stream-on-error.python").replace("events-failed", letters.name), "on-error", "exec"), scope
+    )
+    assert arrived(pg_url) == 2
+    assert len(topic.server.messages(letters.name)) == 1
+
+
+def test_the_older_document_runs_as_well(
+    documented: Example,
+    topic: Topic,
+    pg_url: str,
+    s3_server: S3Server,
+    s3_bucket: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key, secret = s3_server.loader
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    once = functools.partial(ematix_flow.run_streaming_pipeline, once=True)
+    monkeypatch.setattr(ematix_flow, "run_streaming_pipeline", once)
+    orders, payments, letters = (Topic(topic.server) for _ in range(3))
+    places = {'"orders"': orders.name, '"payments"': payments.name, '"events-failed"': letters.name}
+    places |= {'"ematix-archive"': s3_bucket, '"https://s3.amazonaws.com"': s3_server.endpoint}
+    scope: dict[str, Any] = {"__name__": "documented"}
+
+    def text_of(name: str) -> str:
+        text = documented(f"readme-0.1/{name}")
+        for written, place in places.items():
+            text = text.replace(written, f'"{place}"')
+        return text.replace(f'"group-{topic.name}"', f'"{name}-{topic.name}"')  # each reads the topic by itself
+
+    def run(name: str) -> None:
+        exec(compile(text_of(name), name, "exec"), scope)
+
+    def forget_events() -> None:
+        with psycopg.connect(pg_url) as db:
+            db.execute("DROP TABLE public.events")
+
+    long_ago = round((time.time() - 3600) / 60) * 60
+    send_at(topic, long_ago + 1, {"id": 1, "user_id": 1, "page": "/", "payload": "a"})
+    send_at(topic, long_ago + 2, {"id": 2, "user_id": 1, "page": "/cart", "payload": "b"})
+    send_at(topic, time.time(), {"id": 3, "user_id": 2, "page": "/", "payload": "c"})
+    orders.send([{"order_id": 7, "total": 3}])
+    payments.send([{"order_id": 7, "paid": 3}])
+    with registry.isolated():
+        run("stream-window.python")
+        assert found(pg_url, "SELECT user_id, n FROM public.events_per_min") == [(1, 2)]
+        run("stream-session.python")
+        sessions = found(pg_url, "SELECT user_id, events, entry_page, exit_page FROM public.user_sessions")
+        assert sessions == [(1, 2, "/", "/cart")]
+        run("stream-join.python")
+        assert found(pg_url, "SELECT left_total, right_paid FROM public.orders_with_payments") == [(3, 3)]
+        run("stream-declared.python")
+        scope["events_to_pg"].run(once=True)
+        assert arrived(pg_url) == 3
+        forget_events()
+        topic.send([{"id": 4, "user_id": 2, "page": "/", "payload": "d"}])  # the group has read what was there
+        run("stream-watermark.python")
+        assert found(pg_url, "SELECT user_id, payload FROM public.events") == [(2, "d")]
+        topic.send([{"id": 5, "user_id": 2, "page": "/", "payload": "e"}])
+        run("stream-files.python")
+        assert [name for name in s3_server.objects(s3_bucket) if name.startswith("events/raw/") and ".parquet" in name]
+    forget_events()
+    file = tmp_path / "pipeline.toml"
+    file.write_text(text_of("stream.toml"))
+    monkeypatch.setenv("EMATIX_FLOW_NO_DEPRECATION", "1")  # the document has its URL in it
+    ematix_flow.run_pipeline(str(file), once=True)
+    assert arrived(pg_url) == 5
