@@ -101,6 +101,7 @@ PATTERNS = (
     r"test_core\.py::test_kinesis_batches_keep_their_limits_and_children_follow_their_parents",
     # Servers and Java machines of their own.
     r"tests/stream/test_warehouse_target\.py::",
+    r"tests/stream/test_kafka_to_kafka\.py::test_a_killed_pipeline",
     r"tests/stream/test_(broker_away|restarts|cdc_debezium)\.py::",
     r"tests/stream/test_seed_commands\.py::test_(a_declared|a_document_is_run|one_topic|the_older)",
     r"tests/stream/test_lake_sources\.py::test_(a_delta_table_that_was_made_anew|an?_\w+_table_whose_)",
