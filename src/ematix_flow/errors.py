@@ -12,7 +12,8 @@
 
 Catch families, raise leaves. Every leaf says what happened, where, and how to mend it; facts are attributes, so nobody
 parses text. Leaves also inherit the built-in class that the documented surface promises (`ValueError`, `KeyError`, …);
-some inherit two, where batches promise one (`RuntimeError`) and streams another: there every mistake is a `ValueError`.
+some inherit two, where batches promise one (`RuntimeError`) and streams another: there what is declared wrongly is a
+`ValueError`.
 """
 
 from __future__ import annotations
@@ -275,7 +276,7 @@ class MissingJava(BackendError):
     code = "FLOW404"
 
 
-class WriteConflict(BackendError, ValueError):
+class WriteConflict(BackendError, RuntimeError):
     """Another writer changed what this load was planned on."""
 
     code = "FLOW405"
@@ -289,7 +290,7 @@ class TakenOver(WriteConflict):
     retryable = False
 
 
-class StatementFailed(BackendError, ValueError):
+class StatementFailed(BackendError, RuntimeError):
     """The database refused a statement for a reason of its own."""
 
     code = "FLOW406"
@@ -307,7 +308,7 @@ class InvalidIdentifier(BackendError, ValueError):
     code = "FLOW408"
 
 
-class BrokerRefused(StatementFailed):
+class BrokerRefused(StatementFailed, ValueError):
     """A message broker or a schema registry refused a request for a reason of its own."""
 
     code = "FLOW409"
@@ -328,7 +329,7 @@ class StepFailed(RunError, RuntimeError):
     code = "FLOW501"
 
 
-class AlreadyRunning(RunError, RuntimeError, ValueError):
+class AlreadyRunning(RunError, RuntimeError):
     """Another run of the same pipeline is under way; this one changed nothing."""
 
     code = "FLOW502"
@@ -353,7 +354,7 @@ class LateArrival(RunError, ValueError):
     code = "FLOW505"
 
 
-class EngineFailed(RunError, RuntimeError, ValueError):
+class EngineFailed(RunError, RuntimeError):
     """Spark gave up for a reason that has no clearer name."""
 
     code = "FLOW506"
