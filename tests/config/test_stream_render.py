@@ -278,12 +278,12 @@ aggregations = st.lists(
     ),
     min_size=1,
     max_size=3,
-    unique_by=lambda aggregation: aggregation.as_,
+    unique_by=lambda aggregation: aggregation.as_.casefold(),
 )
 late: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [{}, {"late_data": "dlq"}, {"late_data": "reopen", "allowed_lateness_ms": 0}]
 )
-groups = st.lists(words.map("g{}".format), min_size=1, max_size=2, unique=True)
+groups = st.lists(words.map("g{}".format), min_size=1, max_size=2, unique_by=str.casefold)
 
 
 @st.composite
