@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ematix_flow.contracts.change_feeds import AT, DELETE as GONE, OP, POSITION, TRUNCATE, TS, UPSERT, full_masks
+from ematix_flow.backends.sql import SqlBackend
+from ematix_flow.contracts.change_feeds import (
+    AT,
+    DELETE as GONE,
+    NEWEST,
+    OP,
+    PK,
+    POSITION,
+    TIP,
+    TRUNCATE,
+    TS,
+    UPSERT,
+    full_masks,
+)
 from ematix_flow.contracts.dialect import LANDED
 from ematix_flow.contracts.plans import Profile, Stamp
 from ematix_flow.declare.columns import BigInt, Text
@@ -13,6 +26,7 @@ from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.plan.change_apply import Feed, plan_changes
 from ematix_flow.run.places import opened
+from tests.plan.change_model import place_in
 from tests.plan.loading import SOURCE, Db, minute
 
 NAMES = ("v", "w")
@@ -39,6 +53,7 @@ class History:
     """What plain Python makes of it: of every key, what is known from which moment on; None is gone."""
 
     told: dict[int, dict[int, Image | None]] = field(default_factory=dict)
+    places: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def take(self, batch: list[Change]) -> None:
         emptied = {change.at: change.place for change in batch if change.key is None}
@@ -47,9 +62,15 @@ class History:
             landed = {
                 change.at: change.image
                 for change in batch
-                if change.key == key and not (change.at in emptied and change.place <= emptied[change.at])
+                if change.key == key
+                and not (change.at in emptied and change.place <= emptied[change.at])
+                and change.place >= self.places.get((key, change.at), 0)
             }
             self.told[key] = self._told(stored, landed, emptied)
+        for change in batch:
+            if change.key is not None:
+                known = self.places.get((change.key, change.at), 0)
+                self.places[change.key, change.at] = max(known, change.place)
 
     def _told(self, stored: Any, landed: Any, emptied: Any) -> dict[int, Image | None]:
         now: Image | None = None
@@ -82,7 +103,9 @@ def landed_row(change: Change) -> dict[str, Any]:
     op = TRUNCATE if change.key is None else GONE if change.image is None else UPSERT
     has = sum(1 << place for place, name in enumerate(NAMES) if change.image and name in change.image)
     masks = dict.fromkeys(full_masks(len(NAMES)), has)
-    where = {AT: change.at, TS: change.at, POSITION: f"lsn:{change.place:03d}"}
+    where: dict[str, Any] = {AT: change.at, TS: change.at, POSITION: place_in("lsn:", change.place)}
+    if change.key is not None:
+        where |= {PK: f"{change.key}@{change.at}", TIP: NEWEST}
     return {"id": change.key, **(change.image or {}), OP: op, **masks, **where}
 
 
@@ -90,6 +113,9 @@ def settle(db: Db, spec: PipelineSpec, rows: list[dict[str, Any]], now: int) -> 
     """Settle landed changes as a stream does."""
     stamp = Stamp(f"00000000-0000-0000-0000-{now:012d}", minute(now))
     with opened(spec, spec.target) as places:
+        assert isinstance(places.target, SqlBackend)
+        places.target.ensure_books()
+        places.target.ensure_gate()
         plan = plan_changes(spec.target, places.target_side(spec.target), Feed("feed", NAMES), stamp)
         landing = replace(spec, targets=(replace(spec.target, table=replace(spec.target.table, columns=plan.columns)),))
         db.put(landing, [{**dict.fromkeys(c.name for c in plan.columns), **row} for row in rows])

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.plan.change_history_model import NAMES, Change, History, history_spec, landed_row, settle, stored_versions
+from tests.plan.change_history_model import (
+    NAMES,
+    Change,
+    History,
+    Image,
+    history_spec,
+    landed_row,
+    settle,
+    stored_versions,
+)
 from tests.plan.loading import Db
 
 PROVES = bool(os.environ.get("EMATIX_PROVE"))
@@ -67,6 +77,43 @@ def test_an_image_takes_what_it_lacks_from_the_version_before_it(db: Db) -> None
         (2, None, 7, 4, 6, False),
         (2, "r", None, 7, None, True),
     ]
+
+
+def test_histories_are_those_of_the_source_whatever_is_delivered_again(sqlite_db: Db) -> None:
+    """The source's clock knows only minutes: most rows change several times within one."""
+    chosen, spec = Random(11), history_spec(sqlite_db)
+    rows: dict[int, Image] = {}
+    log: list[Change] = []
+    seen: dict[tuple[int, int], Image | None] = {}
+    at = read = 0
+    for number in range(30):
+        for _ in range(chosen.randint(5, 15)):
+            at += chosen.randint(0, 3) == 3
+            key = chosen.randrange(12)
+            if key in rows and chosen.random() < 0.2:
+                del rows[key]
+            else:
+                rows[key] = {"v": chosen.choice("pqr"), "w": chosen.randint(1, 2)}
+            seen[key, at] = rows.get(key)
+            log.append(Change(key, at, rows.get(key), len(log) + 1))
+        begin = max(0, read - chosen.choice([0, 0, 5, 40]))
+        read = len(log) if number == 29 else min(len(log), begin + chosen.randint(1, 30))
+        last = {(change.key, change.at): change for change in log[begin:read]}
+        settle(sqlite_db, spec, [landed_row(change) for change in last.values()], now=500 + number)
+        again = chosen.choice(log)  # alone, however old it is
+        if again in log[:read]:
+            settle(sqlite_db, spec, [landed_row(again)], now=600 + number)
+    assert stored_versions(sqlite_db, spec) == History(told=by_key(seen)).versions()
+
+
+def by_key(seen: dict[tuple[int, int], Image | None]) -> dict[int, dict[int, Image | None]]:
+    """What is known of every key from which moment on, without the moments that say nothing new."""
+    found: dict[int, dict[int, Image | None]] = {}
+    for (key, at), image in sorted(seen.items(), key=lambda item: item[0]):
+        told = found.setdefault(key, {})
+        if image != (told[max(told)] if told else None):
+            told[at] = image
+    return found
 
 
 @prove(150, 1000)

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ematix_flow import CDC, DeltaLocalConnection, KafkaConnection, Source, SQLiteConnection, Target
 from ematix_flow.backends import lake
+from ematix_flow.backends.delta import DeltaBackend
 from ematix_flow.contracts.streams import StreamBatch, StreamCounters
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.registry import SourceLocation
@@ -21,6 +22,7 @@ from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.run.change_targets import ChangeTarget
 from ematix_flow.spark.change_events import ChangeCodec
 from ematix_flow.spark.payloads import UNKNOWN
+from ematix_flow.testing.spark import local_spark
 from tests.plan.change_model import Event, Moment, Source as Shop, place_in
 
 LETTERS = {"create": "c", "update": "u", "delete": "d", "truncate": "t"}
@@ -48,6 +50,8 @@ class Mirror:
     @contextmanager
     def opened(self) -> Iterator[ChangeTarget]:
         target = ChangeTarget(self.stream, self.stream.targets[0], StreamCounters())
+        if isinstance(target.backend, lake.LakeBackend):
+            target.backend.use_spark(lambda: self.spark)
         target.open()
         try:
             yield target
@@ -87,8 +91,10 @@ def change(op: str, key: int, log: int, **image: int) -> Event:
 
 
 @pytest.fixture
-def delta(spark: SparkSession, tmp_path: Path) -> Mirror:
-    return Mirror(spark, DeltaLocalConnection(name="lake", path=str(tmp_path / "lake")), "shop")
+def delta(tmp_path: Path) -> Mirror:
+    return Mirror(
+        local_spark(DeltaBackend.needs), DeltaLocalConnection(name="lake", path=str(tmp_path / "lake")), "shop"
+    )
 
 
 def in_delta(mirror: Mirror, tmp_path: Path) -> list[tuple[Any, ...]]:
@@ -101,7 +107,7 @@ COLUMNS = ("a", "b", "c")
 
 def test_a_lake_ends_as_the_source_whatever_is_delivered_again(delta: Mirror, tmp_path: Path) -> None:
     shop = Shop(Random(5), 60, "both", 1)
-    for number, batch in enumerate(shop.deliveries(250, 120)):
+    for number, batch in enumerate(shop.deliveries(250, 130)):
         delta.tell(batch, "g", number)
     assert in_delta(delta, tmp_path) == shop.table()
 
@@ -126,7 +132,7 @@ def die() -> None:
     raise Died
 
 
-def test_a_table_that_is_gone_is_built_anew_from_its_topic(spark: SparkSession, delta: Mirror, tmp_path: Path) -> None:
+def test_a_table_that_is_gone_is_built_anew_from_its_topic(delta: Mirror, tmp_path: Path) -> None:
     import shutil
     import sqlite3
 
@@ -137,7 +143,7 @@ def test_a_table_that_is_gone_is_built_anew_from_its_topic(spark: SparkSession, 
     assert in_delta(delta, tmp_path) == [(1, 2, 1, 1)]
 
     path = str(tmp_path / "mirror.db")
-    lite = Mirror(spark, SQLiteConnection(name="lite", path=path), "main")
+    lite = Mirror(delta.spark, SQLiteConnection(name="lite", path=path), "main")
     with sqlite3.connect(path) as db:
         lite.tell(feed, "first", 0)
         lite.tell(feed, "again", 0)

@@ -103,7 +103,7 @@ def plan_changes(target: TargetSpec, sink: TargetSide, feed: Feed, stamp: Stamp)
         run_id=stamp.run_id,
     )
     if target.is_versioned:
-        return _history(plan, load, feed)
+        return _history(plan, load, feed, sink.live)
     if sink.dialect.commits_each_statement:
         from ematix_flow.plan.change_merge import merged_changes
 
@@ -113,23 +113,32 @@ def plan_changes(target: TargetSpec, sink: TargetSide, feed: Feed, stamp: Stamp)
     return replace(plan, statements=(words.judged(), *words.counted()), feed=feed_plan)
 
 
-def _history(plan: BatchPlan, load: Load, feed: Feed) -> BatchPlan:
+def _history(plan: BatchPlan, load: Load, feed: Feed, live: TableShape | None) -> BatchPlan:
     """Every change is a version from its own time on, and a delete ends one. What comes again falls on itself."""
     at = ColumnSpec(AT, TimestampTZ(), nullable=True)
-    load = replace(load, feed=FeedEvents.of(load.dialect, feed.columns))
+    in_lake = load.dialect.commits_each_statement
+    if in_lake:
+        from ematix_flow.plan.change_merge import LakeWords
+
+        words: Words = LakeWords(load, feed, live)
+    else:
+        words = Words(load, feed, live)
+    words.scratch = load.landed_sql
+    load = replace(load, feed=FeedEvents.of(load.dialect, feed.columns, words.is_past()))
     quote = load.dialect.quote
     tally = f"SELECT {quote(COUNTS_AS)}, 1, count(*) FROM {load.landed_sql} GROUP BY {quote(COUNTS_AS)}"
     changes = None
-    if load.dialect.commits_each_statement:
+    if in_lake:
         from ematix_flow.plan.changes import change_set
 
         changes = change_set(load)
+    prepares = words.forgotten() if plan.ddl.action == "create" else ()
     return replace(
         plan,
         columns=(*plan.columns, at),
         statements=mode_statements(load),
         changes=changes,
-        feed=FeedPlan(tally),
+        feed=replace(words.remembering(FeedPlan(tally)), prepares=prepares),
     )
 
 
@@ -170,6 +179,19 @@ class Words:
         """A table made anew begins with nothing, whatever was applied to the one before it."""
         why = "forget what was applied to a table that is gone"
         return (Statement(f"DELETE FROM {self.gate} WHERE pipeline_name = {self.pipeline}", why=why),)
+
+    def remembering(self, feed: FeedPlan) -> FeedPlan:
+        """The plan with what remembers the landed changes."""
+        return replace(feed, passed=tuple(self._passed()))
+
+    def is_past(self) -> str:
+        """Whether the version of a landed change's own time (alias s) was made by a later one.
+
+        Of what was applied the newest of a time comes again with it, at the latest: it may well be written once more.
+        """
+        is_behind = behind_sql(self.moment("s"), self.gated("g")[0])
+        same = f"g.pipeline_name = {self.pipeline} AND g.pk_json = s.{self.dialect.quote(PK)}"
+        return f"EXISTS (SELECT 1 FROM {self.gate} AS g WHERE {same} AND {is_behind})"
 
     def moment(self, alias: str) -> MomentSql:
         """When a landed change was made."""

@@ -2,6 +2,9 @@
 
 An image takes what it lacks from the version before it, stored or landed. What was deleted is no such version: a key
 that returns begins anew.
+
+A change that comes late is put in its place. Only where the version of its very time was made by a change that stands
+later in the log does it come too late: the gate remembers the place of every version.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class FeedEvents:
         empties: Under which it ends all versions.
         is_partial: Under which it lacks columns.
         has: By column, under which it has that one.
+        is_past: Under which a later change of the same time was applied before.
     """
 
     at: str
@@ -56,9 +60,10 @@ class FeedEvents:
     empties: str
     is_partial: str
     has: tuple[tuple[str, str], ...]
+    is_past: str
 
     @staticmethod
-    def of(dialect: Dialect, columns: Sequence[str]) -> FeedEvents:
+    def of(dialect: Dialect, columns: Sequence[str], is_past: str) -> FeedEvents:
         """As changes land whose images may have these columns."""
         op = f"s.{dialect.quote(OP)}"
         lacks = [f"s.{dialect.quote(mask)} <> {full}" for mask, full in full_masks(len(columns)).items()]
@@ -73,6 +78,7 @@ class FeedEvents:
             empties=f"{op} = {TRUNCATE}",
             is_partial=f"({op} = {UPSERT} AND ({' OR '.join(lacks)}))",
             has=tuple(has),
+            is_past=is_past,
         )
 
 
@@ -91,7 +97,7 @@ def landed_changes(words: Words) -> str:
     behind = f"CASE WHEN s.{ts} IS NULL THEN s.{seq} > r.{_SEQ} ELSE {position} > r.{_PLACE} END"
     return (
         f"FROM {landed} AS s LEFT JOIN ({truncates}) AS r ON r.{_EMPTIED_AT} = {at} "
-        f"WHERE {at} IS NOT NULL AND {feed.is_row} AND (r.{_EMPTIED_AT} IS NULL OR {behind})"
+        f"WHERE {at} IS NOT NULL AND {feed.is_row} AND (r.{_EMPTIED_AT} IS NULL OR {behind}) AND NOT {feed.is_past}"
     )
 
 

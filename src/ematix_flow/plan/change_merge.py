@@ -55,44 +55,44 @@ def gate_of(table: TableRef) -> TableRef:
 
 def merged_changes(plan: BatchPlan, load: Load, feed: Feed, live: TableShape | None) -> BatchPlan:
     """The plan of a batch for a lake table."""
-    words = _LakeWords(load, feed, live)
-    gate = gate_of(load.table)
-    fields: list[tuple[str, ColumnType]] = [("pipeline_name", Text()), ("pk_json", Text())]
-    for prefix in ("", _BEFORE):
-        kinds = (BigInt(), Text(), BigInt(), Text(), Text(), SmallInt())
-        fields += [(prefix + name, kind) for name, kind in zip(_KNOWN, kinds, strict=True)]
-    fields += [("batch", Text()), ("updated_at", TimestampTZ())]
-    columns = [ColumnSpec(name, kind, nullable=True) for name, kind in fields]
-    storage = load.dialect.storage([name for name, _ in fields], (), changes_rows=True)
+    words = LakeWords(load, feed, live)
     change = one_statement(
         load, words.net(), words.keys, words.clauses(), words.inserted(), touched=words.judged_changes()
     )
     quote, touched = load.dialect.quote, words.touched
-    return replace(
-        plan,
-        statements=(change.query, change.apply),
-        changes=replace(change, fill=None),
-        feed=FeedPlan(
+    told = words.remembering(
+        FeedPlan(
             tally=(
                 f"SELECT {quote(COUNTS_AS)}, {quote(FRESH)}, count(*) FROM {touched} "
                 f"GROUP BY {quote(COUNTS_AS)}, {quote(FRESH)}"
             ),
-            passed=(words.remembered(load.dialect.table(gate)),),
-            gate=gate,
-            make_gate=create_statements(load.dialect, gate, columns, (), (), storage),
             prepares=words.forgotten() if plan.ddl.action == "create" else words.taken_back() if feed.begins else (),
-        ),
+        )
     )
+    return replace(plan, statements=(change.query, change.apply), changes=replace(change, fill=None), feed=told)
 
 
-class _LakeWords(Words):
+class LakeWords(Words):
     """The same phrases, for one merge."""
 
     def __init__(self, load: Load, feed: Feed, live: TableShape | None) -> None:
         super().__init__(load, feed, live)
         self.gate = load.dialect.table(gate_of(load.table))
-        self.touched = load.dialect.relation(TOUCHED, load.stamp.run_id)
+        self.touched = self.scratch = load.dialect.relation(TOUCHED, load.stamp.run_id)
         self.batch = load.dialect.literal(feed.batch, Text())
+
+    def remembering(self, feed: FeedPlan) -> FeedPlan:
+        """The plan with what remembers the landed changes, and makes the table for it."""
+        dialect, gate = self.dialect, gate_of(self.load.table)
+        fields: list[tuple[str, ColumnType]] = [("pipeline_name", Text()), ("pk_json", Text())]
+        for prefix in ("", _BEFORE):
+            kinds = (BigInt(), Text(), BigInt(), Text(), Text(), SmallInt())
+            fields += [(prefix + name, kind) for name, kind in zip(_KNOWN, kinds, strict=True)]
+        fields += [("batch", Text()), ("updated_at", TimestampTZ())]
+        columns = [ColumnSpec(name, kind, nullable=True) for name, kind in fields]
+        storage = dialect.storage([name for name, _ in fields], (), changes_rows=True)
+        made = create_statements(dialect, gate, columns, (), (), storage)
+        return replace(feed, passed=(self._remembered(),), gate=gate, make_gate=made)
 
     def before(self, name: str, alias: str) -> str:
         """What the gate knew of a key before this batch."""
@@ -218,7 +218,7 @@ class _LakeWords(Words):
             values.setdefault(column.name, self.dialect.literal(None, column.type))
         return [*values.items(), *self.load.stamp_values()]
 
-    def remembered(self, gate: str) -> Statement:
+    def _remembered(self) -> Statement:
         """The gate with the newest of every key, and what it knew before; the same, however often it is done."""
         quote = self.dialect.quote
         tips = [f"l.{quote(PK)} AS pk_json"]
@@ -229,7 +229,7 @@ class _LakeWords(Words):
         for name, column in (("last_ts", TS), ("last_position", POSITION), (ARRIVED, PLACE)):
             tips.append(f"max(CASE WHEN {is_last} THEN l.{quote(column)} END) AS {quote(name)}")
         tips.append(f"max(CASE WHEN {self.tip(LAST_ROW, 'l')} THEN 1 WHEN {is_last} THEN 0 END) AS {IS_ROW}")
-        news = f"SELECT {', '.join(tips)} FROM {self.touched} AS l WHERE l.{quote(TIP)} > 0 GROUP BY l.{quote(PK)}"
+        news = f"SELECT {', '.join(tips)} FROM {self.scratch} AS l WHERE l.{quote(TIP)} > 0 GROUP BY l.{quote(PK)}"
         before = {name: self.before(name, "t") for name in _KNOWN}
         changes = [f"t.{quote(_BEFORE + name)} = {value}" for name, value in before.items()]
         for _, (ts, position) in TIPS:
@@ -262,7 +262,7 @@ class _LakeWords(Words):
         }
         is_known = " OR ".join(f"s.{quote(ts)} IS NOT NULL" for _, (ts, _) in TIPS)
         return Statement(
-            f"MERGE INTO {gate} AS t USING ({news}) AS s "
+            f"MERGE INTO {self.gate} AS t USING ({news}) AS s "
             f"ON t.pipeline_name = {self.pipeline} AND t.pk_json = s.pk_json "
             f"WHEN MATCHED THEN UPDATE SET {', '.join(changes)} "
             f"WHEN NOT MATCHED AND ({is_known}) THEN INSERT ({self.dialect.columns(list(values))}) "

@@ -61,6 +61,8 @@ from ematix_flow.spark.types import from_spark_type, to_spark_type
 _ARRIVED, _KEYS, _PARTS = "__arrived", "__keys", "__parts"
 _MOMENT, _CHANGES_BEFORE, _READS_BEFORE, _LATER = "__moment", "__changes_before", "__reads_before", "__later"
 _COUNTS, _LOG = "__counts", "__log"
+_TIME_LETTERS = 24
+"""What a history puts behind a key, at most."""
 
 
 @dataclass(frozen=True)
@@ -274,11 +276,16 @@ def landed_history(rows: DataFrame, feed: FeedColumns, *, now: datetime) -> Data
         *values,
         F.col(OP).cast("smallint").alias(OP),
         F.when(F.col("__is_echo"), UNCOUNTED).otherwise(F.col(COUNTS_AS)).cast("smallint").alias(COUNTS_AS),
-        *[F.col(name) for name in (PK, TS, POSITION)],
+        # What a gate remembers of a history is the place of every version, not only of the newest.
+        F.concat_ws("@", PK, TS).alias(PK),
+        *[F.col(name) for name in (TS, POSITION)],
         F.col(SNAPSHOT).cast("smallint").alias(SNAPSHOT),
         F.col(f"{_ARRIVED}.number").alias(SEQ),
         F.lit(0).cast("bigint").alias(TURN),
-        F.lit(0).cast("smallint").alias(TIP),
+        F.when(lands & F.col(TS).isNotNull() & (F.col(OP) != TRUNCATE), NEWEST)
+        .otherwise(0)
+        .cast("smallint")
+        .alias(TIP),
         F.lit(None).cast("string").alias(PLACE),
         *held,
         F.when(lands, at).alias(AT),
@@ -348,7 +355,9 @@ def _events(rows: DataFrame, feed: FeedColumns) -> DataFrame:
     split = keyed.select(CHANGE, _ARRIVED, F.explode(parts).alias(_PARTS))
     keys = F.col(f"{_PARTS}.keys")
     text = F.to_json(keys)
-    short = F.when(F.length(text) > LONGEST_KEY, F.concat(F.lit("sha256:"), F.sha2(text, 256))).otherwise(text)
+    short = F.when(
+        F.length(text) > LONGEST_KEY - _TIME_LETTERS, F.concat(F.lit("sha256:"), F.sha2(text, 256))
+    ).otherwise(text)
     is_row = F.col(f"{_PARTS}.op").isin(UPSERT, DELETE)
     values = []
     for column in feed.columns:
