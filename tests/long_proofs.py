@@ -53,6 +53,8 @@ PATTERNS = (
     r"test_lake_maintenance\.py::test_many_tasks_that_write\w+\[iceberg\]",
     r"test_lake_maintenance\.py::test_small_files_become\w+\[iceberg\]",
     r"test_lake_maintenance_kill\.py::",
+    # The same story is told to SQLite and DuckDB.
+    r"test_change_targets\.py::test_a_lake_ends_as_the_source\w+",
     r"test_delta\.py::TestDelta::test_(truncate_replaces|append_of_a_key)\w+\[spark\]",
     r"test_lake_s3\.py::test_every_mode_works_in_a_bucket\[iceberg\]",
     r"test_lake_s3\.py::TestS3(Iceberg::|Delta::(?!test_two_pipelines_that_merge_at_once))",

@@ -276,7 +276,7 @@ class Source:
                 at = max(0, at - chosen.randint(1, 2 * largest))
             elif luck < 0.3:  # a connector that was killed goes on from what it had noted
                 self._send_again(chosen.randint(1, 2 * largest))
-            end = min(len(self.topic), at + chosen.randint(1, largest))
+            end = min(len(self.topic), at + chosen.randint(1, 2 * largest))
             yield self.topic[at:end]
             at = end
 
