@@ -439,7 +439,10 @@ def changes_of(key: int, events: Sequence[Told], offsets: Iterator[int], now: in
             if is_echo or any(later.op != "tombstone" for later in events[number + 1 :]):
                 continue
         place = place_in("off:", offset) if one.lsn is None else place_in("lsn:", one.lsn)
-        moments.setdefault(one.at, []).append((place, number, one))
+        # A later place never has an earlier time than the ones before it.
+        known = [e.at for e in events if e.at is not None and None not in (e.lsn, one.lsn) and e.lsn <= one.lsn]  # type: ignore[operator]
+        at = one.at if one.at is None else max([one.at, *known])
+        moments.setdefault(at, []).append((place, number, one))
     found = []
     for at, of_moment in moments.items():
         image: dict[str, Any] | None = {}
