@@ -12,8 +12,7 @@
 
 Catch families, raise leaves. Every leaf says what happened, where, and how to mend it; facts are attributes, so nobody
 parses text. Leaves also inherit the built-in class that the documented surface promises (`ValueError`, `KeyError`, …);
-some inherit two, where batches promise one (`RuntimeError`) and streams another: there what is declared wrongly is a
-`ValueError`.
+some inherit two, where batches promise one (`RuntimeError`) and streams another: there every mistake is a `ValueError`.
 """
 
 from __future__ import annotations
@@ -276,7 +275,7 @@ class MissingJava(BackendError):
     code = "FLOW404"
 
 
-class WriteConflict(BackendError, RuntimeError):
+class WriteConflict(BackendError, ValueError):
     """Another writer changed what this load was planned on."""
 
     code = "FLOW405"
@@ -290,7 +289,7 @@ class TakenOver(WriteConflict):
     retryable = False
 
 
-class StatementFailed(BackendError, RuntimeError):
+class StatementFailed(BackendError, ValueError):
     """The database refused a statement for a reason of its own."""
 
     code = "FLOW406"
@@ -308,7 +307,7 @@ class InvalidIdentifier(BackendError, ValueError):
     code = "FLOW408"
 
 
-class BrokerRefused(StatementFailed, ValueError):
+class BrokerRefused(StatementFailed):
     """A message broker or a schema registry refused a request for a reason of its own."""
 
     code = "FLOW409"
@@ -329,7 +328,7 @@ class StepFailed(RunError, RuntimeError):
     code = "FLOW501"
 
 
-class AlreadyRunning(RunError, RuntimeError):
+class AlreadyRunning(RunError, RuntimeError, ValueError):
     """Another run of the same pipeline is under way; this one changed nothing."""
 
     code = "FLOW502"
@@ -354,7 +353,7 @@ class LateArrival(RunError, ValueError):
     code = "FLOW505"
 
 
-class EngineFailed(RunError, RuntimeError):
+class EngineFailed(RunError, RuntimeError, ValueError):
     """Spark gave up for a reason that has no clearer name."""
 
     code = "FLOW506"
