@@ -644,13 +644,6 @@ def test_one_place_cannot_be_two_targets() -> None:
     with_targets(first, Target(connection=WAREHOUSE, table=("mirror", "orders")), Target(connection=LAKE, prefix="a"))
 
 
-@pytest.mark.parametrize("mode", ["append", "truncate"])
-def test_changes_go_to_rows_that_can_be_found_again(mode: Any) -> None:
-    with pytest.raises(ValueError, match=f"cdc= applies changes to rows, which mode='{mode}' never touches"):
-        with_targets(Target(connection=WAREHOUSE, table=CustomerMirror, mode=mode), cdc=CDC())
-    with_targets(Target(connection=WAREHOUSE, table=CustomerMirror, mode="scd2"), cdc=CDC())
-
-
 def test_peers_and_their_tls_are_answered_with_a_cluster() -> None:
     plain = spec()
     for option in ({"peers": ("http://one:50051",)}, {"tls": {"ca_cert_pem_path": "ca.pem"}}):

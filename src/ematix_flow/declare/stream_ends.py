@@ -137,11 +137,6 @@ def check_target_end(target: Target, *, keyword: str, is_cdc: bool) -> None:
         is_cdc: Whether change events are applied to it.
     """
     connection = target.connection
-    if is_cdc and target.mode not in (None, "merge", "scd1", "scd2"):
-        raise InvalidDeclaration(
-            f"cdc= applies changes to rows, which {keyword}mode='{target.mode}' never touches.",
-            fix="leave out mode=, or use mode='scd2' to keep every version",
-        )
     if not isinstance(connection, Connection):
         return
     word = PLACEMENTS.get(connection.kind)
