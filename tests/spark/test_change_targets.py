@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,21 +134,22 @@ def die() -> None:
     raise Died
 
 
-def test_a_table_that_is_gone_is_built_anew_from_its_topic(delta: Mirror, tmp_path: Path) -> None:
-    import shutil
-    import sqlite3
+FEED = [change("create", 1, 1, a=1, b=1, c=1), change("update", 1, 2, a=2)]
 
-    feed = [change("create", 1, 1, a=1, b=1, c=1), change("update", 1, 2, a=2)]
-    delta.tell(feed, "first", 0)
+
+def test_a_lake_table_that_is_gone_is_built_anew_from_its_topic(delta: Mirror, tmp_path: Path) -> None:
+    delta.tell(FEED, "first", 0)
     shutil.rmtree(tmp_path / "lake" / "shop" / "t")
-    delta.tell(feed, "second", 0)
+    delta.tell(FEED, "second", 0)
     assert in_delta(delta, tmp_path) == [(1, 2, 1, 1)]
 
+
+def test_a_table_that_is_gone_is_built_anew_from_its_topic(tmp_path: Path) -> None:
     path = str(tmp_path / "mirror.db")
-    lite = Mirror(delta.spark, SQLiteConnection(name="lite", path=path), "main")
+    lite = Mirror(local_spark(), SQLiteConnection(name="lite", path=path), "main")
     with sqlite3.connect(path) as db:
-        lite.tell(feed, "first", 0)
-        lite.tell(feed, "again", 0)
+        lite.tell(FEED, "first", 0)
+        lite.tell(FEED, "again", 0)
         db.execute("DROP TABLE t")
-        lite.tell(feed, "second", 0)
+        lite.tell(FEED, "second", 0)
         assert db.execute("SELECT id, a, b, c FROM t").fetchall() == [(1, 2, 1, 1)]

@@ -323,7 +323,9 @@ def _events(rows: DataFrame, feed: FeedColumns) -> DataFrame:
         F.coalesce(change["arrived"]["offset"], F.lit(-1)).alias("offset"),
         F.monotonically_increasing_id().alias("number"),
     )
-    counted = rows.where(change["op"] != IGNORED).select(CHANGE, arrived.alias(_ARRIVED))
+    # Chosen behind the numbers, over which Spark moves no condition: it would write all that an event is read with into
+    # this one, a hundred times over, and think about that longer than a small batch takes.
+    counted = rows.select(CHANGE, arrived.alias(_ARRIVED)).where(change["op"] != IGNORED)
     new = F.struct(*[_fitted(_new_key(change, k, feed), k, fields, feed) for k in feed.keys])
     op = change["op"]
     # A tombstone is mostly the echo of a delete: one whose key is of another kind is no reason to stop.
