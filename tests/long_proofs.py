@@ -51,11 +51,11 @@ PATTERNS = (
     r"test_warehouse_snowflake\.py::TestTypes::test_a_table_that_is_as_declared\w+",
     r"test_lake_maintenance\.py::test_(many_tasks_make\w+|versions_stay\w+)\[delta\]",
     r"test_lake_maintenance\.py::test_many_tasks_that_write\w+\[iceberg\]",
-    # `tests/cli/test_maintain.py` and `docs/lake-tables.md` have a table of each kind looked after.
+    # `tests/cli/test_maintain.py` and `docs/lake-tables.md` put small files together.
     r"test_lake_maintenance\.py::test_small_files_become\w+",
     r"test_lake_maintenance_kill\.py::",
     # The same stories are told to SQLite and DuckDB.
-    r"test_change_targets\.py::test_(a_lake_ends_as_the_source|what_died_between|a_lake_table_that_is_gone)\w+",
+    r"test_change_targets\.py::test_(a_lake_ends_as_the_source|a_lake_table_that_is_gone)\w+",
     r"test_delta\.py::TestDelta::test_(truncate_replaces|append_of_a_key)\w+\[spark\]",
     # Iceberg has these in `make test`.
     r"test_delta\.py::TestDelta::test_(a_merge_that_changes|a_row_stored_twice|a_version_that_another|an_older_version)\w+",

@@ -61,6 +61,11 @@ def test_another_python_and_another_daemon_are_the_users_own_affair() -> None:
     assert daemon not in told(**{daemon: "shop.daemon"})
 
 
+def test_only_linux_forks_what_has_imported_so_much(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "spark.python.daemon.module" not in told()
+
+
 def test_folders_to_import_from_are_added_to_the_users(tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     paths = told(**{"spark.executorEnv.PYTHONPATH": "/shop/lib"})["spark.executorEnv.PYTHONPATH"].split(":")

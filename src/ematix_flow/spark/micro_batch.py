@@ -28,7 +28,7 @@ from ematix_flow.spark.backlog import Backlog
 from ematix_flow.spark.batch import explained
 from ematix_flow.spark.payloads import BAD, RAW, UNKNOWN, Codec, Facts
 from ematix_flow.spark.poison import blames_rows
-from ematix_flow.spark.refused_rows import Tried, TriedAtHand
+from ematix_flow.spark.refused_rows import Fetched, Tried, TriedAtHand
 from ematix_flow.spark.set_aside import SetAside
 from ematix_flow.spark.stream import SOURCE_ID, OpenSource
 
@@ -268,7 +268,7 @@ class BatchWork:
         error: FlowError,
         tried: Tried,
         batch: StreamBatch,
-        fetched: Callable[[DataFrame, str], TriedAtHand | None] | None = None,
+        fetched: Fetched | None = None,
     ) -> DataFrame:
         """The batch without the rows that something is wrong with which shows only when they are worked on."""
         failing = getattr(self._transformed, "failing", None)

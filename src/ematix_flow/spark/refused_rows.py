@@ -24,6 +24,8 @@ _ROWS_AT_HAND = 10_000
 
 Tried = Callable[[DataFrame], FlowError | None]
 TriedAtHand = Callable[[Sequence[int]], FlowError | None]
+Fetched = Callable[[DataFrame, str], TriedAtHand | None]
+"""Fetches rows to try them out by the numbers in a column; gives None where that cannot be."""
 
 
 class RefusedRows:

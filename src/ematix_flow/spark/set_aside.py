@@ -21,7 +21,7 @@ from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.errors import BadMessages, FlowError, counted
 from ematix_flow.spark.dead_letters import STAGE, letters_of, with_message
 from ematix_flow.spark.payloads import BAD, MESSAGE, RAW
-from ematix_flow.spark.refused_rows import RefusedRows, Tried, TriedAtHand
+from ematix_flow.spark.refused_rows import Fetched, RefusedRows, Tried
 from ematix_flow.spark.stream import OpenSource
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class SetAside:
         error: FlowError,
         tried: Tried,
         batch: StreamBatch,
-        fetched: Callable[[DataFrame, str], TriedAtHand | None] | None = None,
+        fetched: Fetched | None = None,
     ) -> DataFrame:
         """Find the rows that a target refuses, set them aside, and give the batch with a reason for each of them.
 

@@ -23,7 +23,8 @@ def settings(conf: Mapping[str, str]) -> dict[str, str]:
     paths = [*_own_paths(), *filter(None, [conf.get(_PYTHONPATH)])]
     if paths:
         told[_PYTHONPATH] = os.pathsep.join(paths)
-    if conf["spark.pyspark.python"] == sys.executable and _DAEMON not in conf:  # another Python need not have this file
+    # Another Python need not have this file, and macOS ends forks of a process that has used its frameworks.
+    if conf["spark.pyspark.python"] == sys.executable and _DAEMON not in conf and sys.platform == "linux":
         told[_DAEMON] = "ematix_flow.spark.worker_daemon"
     return told
 
