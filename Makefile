@@ -30,7 +30,7 @@ test: env ## everything, against real servers; as root on Debian it installs the
 
 prove: env ## the long proofs: every kill point, clusters, Spark Connect, the native engine, a 20-million-row load, start-up against plain PySpark
 	EMATIX_PROVE=1 scripts/test_services.sh $(BIN)/python
-	$(WITH_JAVA) && $(BIN)/flow jars fetch
+	$(WITH_JAVA) && $(BIN)/flow jars fetch --all && $(BIN)/python scripts/start_archive.py
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/crash -n $(WORKERS)
 	$(WITH_JAVA) && EMATIX_PROVE=1 $(BIN)/python -m pytest -q tests/spark/test_places.py
 	$(BIN)/python proofs/native.py
