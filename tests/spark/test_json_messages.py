@@ -15,12 +15,29 @@ from ematix_flow.spark.payloads import BAD, UNKNOWN, JsonCodec
 from ematix_flow.testing.spark import local_spark
 
 SCHEMA = learned(
-    t.StructType([]), [b'{"id": 1, "name": "x", "place": {"city": "x", "zip": 1}, "tags": ["x"], "rate": 1.5}']
+    t.StructType([]),
+    [
+        b'{"id": 1, "name": "x", "place": {"city": "x", "zip": 1}, "tags": ["x"], "rate": 1.5,'
+        b' "items": [{"sku": "x", "of": {"city": "x"}, "parts": [{"n": 1}]}]}'
+    ],
 )
-names = st.sampled_from(["id", "name", "place", "tags", "rate", "more", "ID", 'a":b', "city", "zip"])
+names = st.sampled_from(["id", "name", "place", "tags", "rate", "more", "ID", 'a":b', "city", "zip", "items", "sku"])
 plain = st.none() | st.integers(-5, 5) | st.sampled_from(["", "x", 'say ":', "06:30:00", "a : b", "\t:", "{}"])
 values = st.recursive(
     plain, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=3), max_leaves=4
+)
+items = st.lists(
+    st.none()
+    | st.fixed_dictionaries(
+        {},
+        optional={
+            "sku": st.none() | st.sampled_from(["x", '":']),
+            "of": st.none() | st.dictionaries(st.sampled_from(["city", "more"]), st.just("x"), max_size=2),
+            "parts": st.lists(st.dictionaries(st.sampled_from(["n", "more"]), st.just(1), max_size=2), max_size=2),
+            "more": st.just(1),
+        },
+    ),
+    max_size=2,
 )
 fitting = st.fixed_dictionaries(
     {},
@@ -31,6 +48,7 @@ fitting = st.fixed_dictionaries(
         "tags": st.lists(st.sampled_from(["x", '":']), max_size=2),
         "rate": st.none() | st.floats(-5, 5),
         "more": st.none() | st.integers(0, 3),
+        "items": st.none() | items,
     },
 )
 spellings = st.sampled_from(
@@ -51,16 +69,15 @@ def messages(draw: st.DrawFn) -> bytes:
 
 
 def has_more(message: bytes) -> bool:
-    """Whether a message has a field that the schema lacks, also inside of an object that is known as one."""
+    """Whether a message has a field that the schema lacks, also inside of an object, or of a list of them."""
 
-    def lacks(value: Any, known: t.StructType) -> bool:
-        fields = {field.name: field.dataType for field in known.fields}
-        if not isinstance(value, dict):
+    def lacks(value: Any, known: t.DataType) -> bool:
+        if isinstance(known, t.ArrayType) and isinstance(value, list):
+            return any(lacks(inner, known.elementType) for inner in value)
+        if not isinstance(known, t.StructType) or not isinstance(value, dict):
             return False
-        return any(
-            name not in fields or (isinstance(fields[name], t.StructType) and lacks(inner, fields[name]))  # type: ignore[arg-type]
-            for name, inner in value.items()
-        )
+        fields = {field.name: field.dataType for field in known.fields}
+        return any(name not in fields or lacks(inner, fields[name]) for name, inner in value.items())
 
     return lacks(json.loads(message), SCHEMA)
 
@@ -106,3 +123,48 @@ def test_what_is_no_object_is_bad(text: bytes) -> None:
 @pytest.mark.parametrize("text", [b"{}", b' {"id": 1}', b'\n{"id":1,"name":null}', b'{"place":{"city":"x"}}'])
 def test_an_object_is_good(text: bytes) -> None:
     assert decoded([text]) == [(None, False)]
+
+
+class Learning:
+    """A codec that has seen some messages, as a stream would show them to it."""
+
+    def __init__(self, *texts: bytes) -> None:
+        self.codec = JsonCodec(None, lambda schema: None)
+        self.messages = local_spark().createDataFrame([(text,) for text in texts], f"{VALUE} binary")
+        self.codec.prepare(self.messages)
+        while self.codec.widen(self.messages):
+            pass
+
+    def reasons(self) -> list[str | None]:
+        found = self.codec.decoded(self.messages).select(BAD, UNKNOWN).collect()
+        assert not any(row[1] for row in found), "it has learned all there is"
+        return [row[0] for row in found]
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (b'{"id": 1, "name": "x"}', b'{"id": 2, "Name": "y"}'),
+        (b'{"id": 1, "name": "x"}', b'{"id": 2, "name": "x", "NAME": "y"}'),
+        (b'{"id": 1, "of": {"city": "x"}}', b'{"id": 2, "of": {"City": "y"}}'),
+        (b'{"id": 1, "of": [{"city": "x"}]}', b'{"id": 2, "of": [{"city": "x"}, {"City": "y"}]}'),
+    ],
+)
+def test_a_name_that_differs_only_in_its_case_makes_its_message_bad_and_no_other(first: bytes, other: bytes) -> None:
+    learning = Learning(first, other, b'{"id": 3, "more": 1}')
+    one, two, three = learning.reasons()
+    assert one is None and three is None
+    assert two is not None and "case" in two
+    assert "more" in learning.codec.columns
+
+
+def test_names_that_differ_only_in_their_case_are_left_out_of_what_was_learned_before() -> None:
+    known = t.StructType.fromDDL("id bigint, name string, Name string, of array<struct<a string, A string>>")
+    codec = JsonCodec(known, lambda schema: None)
+    assert codec.schema.simpleString() == "struct<id:bigint,name:string,of:array<struct<a:string>>>"
+
+
+def test_objects_without_fields_teach_nothing_and_are_bad_only_until_a_field_is_known() -> None:
+    (reason,) = Learning(b"{}").reasons()
+    assert reason is not None and "without fields" in reason
+    assert Learning(*[b"{}"] * 1100, b'{"id": 1}').reasons() == [None] * 1101

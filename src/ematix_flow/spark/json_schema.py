@@ -7,14 +7,12 @@ lists are what is in them. Two kinds that do not go together become text. A fiel
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from operator import add, or_
 from typing import Any
 
 from pyspark.sql import Column, functions as F, types as t
-
-from ematix_flow.backends.transport import quoted
 
 LARGEST = 2**63
 _DIGITS = 38
@@ -102,53 +100,121 @@ def _held(kind: t.DataType) -> t.DataType:
     return _without_nulls(kind)
 
 
-def unknown_fields(text: Column, schema: t.StructType) -> Column:
-    """The names of a message's fields that the schema lacks, also inside of its objects; empty when it has all.
+def apart(schema: t.StructType) -> t.StructType:
+    """The schema without fields whose names differ only in their case from an earlier one: Spark takes them for one.
 
-    Objects inside of lists are not looked into.
+    >>> apart(t.StructType.fromDDL("id int, Name string, name string")).names
+    ['id', 'Name']
     """
-    found = [F.array_except(F.json_object_keys(text), _names(schema))]
-    for path, inner in _objects(schema, "$"):
-        keys = F.json_object_keys(F.get_json_object(text, path))
-        found.append(F.array_except(keys, _names(inner)))
-    empty = F.array().cast("array<string>")
-    return F.concat(*[F.coalesce(names, empty) for names in found])
+    found = {field.name.lower(): field for field in reversed(schema.fields)}
+    fields = [field for field in schema.fields if found[field.name.lower()] is field]
+    return t.StructType([t.StructField(field.name, _apart(field.dataType)) for field in fields])
 
 
-def has_unknown_fields(text: Column, parsed: str, schema: t.StructType) -> Column:
+def _apart(kind: t.DataType) -> t.DataType:
+    if isinstance(kind, t.ArrayType):
+        return t.ArrayType(_apart(kind.elementType))
+    return apart(kind) if isinstance(kind, t.StructType) else kind
+
+
+def doubles(schema: t.DataType) -> Iterator[str]:
+    """The names that `apart` leaves out, as they are written.
+
+    >>> list(doubles(t.StructType.fromDDL("id int, Name string, place struct<zip int, Zip int>, name string")))
+    ['Zip', 'name']
+    """
+    if isinstance(schema, t.ArrayType):
+        yield from doubles(schema.elementType)
+    elif isinstance(schema, t.StructType):
+        kept = set(apart(schema).names)
+        for field in schema.fields:
+            if field.name in kept:
+                yield from doubles(field.dataType)
+            else:
+                yield field.name
+
+
+# ── what messages have beyond it ─────────────────────────────────────────────────────────────────────────────────────
+
+Says = Callable[[Column, t.StructType], Column]
+"""Of an object's names that the schema lacks, and the schema that was expected there: whether it is so."""
+
+
+def has_unknown_fields(text: Column, parsed: Column, schema: t.StructType, *, has_doubles: bool = False) -> Column:
     """Whether a message has more than the schema; most are cleared without reading them a second time.
 
     Behind every key stands `":`, unless blanks come between. A message with just as many of those as known fields have
-    values can hold no other key. Nulls, lists of objects and such texts in values are reasons for a closer look.
+    values can hold no other key. Nulls and such texts in values are reasons for a closer look.
 
     Args:
         text: The message.
-        parsed: The column with what the schema found in it.
+        parsed: What the schema found in it.
+        has_doubles: Leave names out that `has_doubled_fields` tells.
     """
+    return _looked_at(text, parsed, schema, _is_new if has_doubles else _is_more)
+
+
+def has_doubled_fields(text: Column, parsed: Column, schema: t.StructType) -> Column:
+    """Whether a message has a field that differs only in its case from one that is known."""
+    return _looked_at(text, parsed, schema, _is_double)
+
+
+def _looked_at(text: Column, parsed: Column, schema: t.StructType, says: Says) -> Column:
     keys = (F.octet_length(text) - F.octet_length(F.replace(text, F.lit('":'), F.lit("")))) / 2
     spaced = reduce(or_, (F.contains(text, F.lit(f"{blank}:")) for blank in " \t\r\n"))
-    looked_at = F.size(unknown_fields(text, schema)) > 0
-    return F.when((keys == _values(parsed, schema)) & ~spaced, F.lit(False)).otherwise(looked_at)
+    return F.when((keys == _values(parsed, schema)) & ~spaced, F.lit(False)).otherwise(_any(text, schema, says))
 
 
-def _values(parsed: str, schema: t.StructType) -> Column:
-    """How many fields have a value, those inside of objects counted."""
+def _any(text: Column, schema: t.StructType, says: Says, path: str = "$") -> Column:
+    """Whether it is so of any object at or below a path of a text: also inside of objects, and of lists of them."""
+    here = text if path == "$" else F.get_json_object(text, path)
+    found = [says(F.array_except(F.json_object_keys(here), _names(schema.names)), schema)]
+    for field in schema.fields:
+        kind, inside = field.dataType, f"{path}['{field.name}']"
+        if "'" in field.name:
+            continue
+        if isinstance(kind, t.StructType):
+            found.append(_any(text, kind, says, inside))
+        elif isinstance(kind, t.ArrayType) and isinstance(kind.elementType, t.StructType):
+            found.append(_any_of(F.get_json_object(text, inside), kind.elementType, says))
+    return reduce(or_, (F.coalesce(one, F.lit(False)) for one in found))
+
+
+def _any_of(texts: Column, schema: t.StructType, says: Says) -> Column:
+    """Whether it is so of any object of a list."""
+    return F.exists(F.from_json(texts, "array<string>"), lambda one: _any(one, schema, says))
+
+
+def _is_more(names: Column, schema: t.StructType) -> Column:
+    return F.size(names) > 0
+
+
+def _is_double(names: Column, schema: t.StructType) -> Column:
+    known = _names([name.lower() for name in schema.names])
+    return F.exists(names, lambda name: F.array_contains(known, F.lower(name)))
+
+
+def _is_new(names: Column, schema: t.StructType) -> Column:
+    known = _names([name.lower() for name in schema.names])
+    return F.exists(names, lambda name: ~F.array_contains(known, F.lower(name)))
+
+
+def _values(parsed: Column, schema: t.StructType) -> Column:
+    """How many fields have a value, those inside of objects and of lists of objects counted."""
     counts = [F.lit(0)]
     for field in schema.fields:
-        place = f"{parsed}.{quoted(field.name)}"
-        counts.append(F.col(place).isNotNull().cast("int"))
-        if isinstance(field.dataType, t.StructType):
-            counts.append(_values(place, field.dataType))
+        place, kind = parsed.getField(field.name), field.dataType
+        counts.append(place.isNotNull().cast("int"))
+        if isinstance(kind, t.StructType):
+            counts.append(_values(place, kind))
+        elif isinstance(kind, t.ArrayType) and isinstance(kind.elementType, t.StructType):
+            counts.append(F.coalesce(_values_of(place, kind.elementType), F.lit(0)))
     return reduce(add, counts)
 
 
-def _names(schema: t.StructType) -> Column:
-    return F.array(*[F.lit(name) for name in schema.names]).cast("array<string>")
+def _values_of(list_: Column, schema: t.StructType) -> Column:
+    return F.aggregate(list_, F.lit(0), lambda total, one: total + _values(one, schema))
 
 
-def _objects(schema: t.StructType, path: str) -> Iterable[tuple[str, t.StructType]]:
-    for field in schema.fields:
-        if isinstance(field.dataType, t.StructType) and "'" not in field.name:
-            inside = f"{path}['{field.name}']"
-            yield inside, field.dataType
-            yield from _objects(field.dataType, inside)
+def _names(names: Sequence[str]) -> Column:
+    return F.array(*[F.lit(name) for name in names]).cast("array<string>")

@@ -168,7 +168,7 @@ class BatchWork:
                     single = False  # it is known that some are bad, not how many
                 elif again.facts.bad:
                     raise self._bad(again.facts.bad) from None
-                else:  # they cannot be learned: two names that differ only in their case
+                else:  # they cannot be learned: Spark reads what Python does not
                     self._takes_unknown_fields = True
             except FlowError as exc:
                 if not (single and self._aside.is_on and blames_rows(exc)):

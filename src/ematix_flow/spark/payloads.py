@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, functions as F, types as t
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.streams import HIDDEN_COLUMNS, VALUE
 from ematix_flow.errors import InvalidDeclaration, UnsupportedBackend, closest, listed
-from ematix_flow.spark.json_schema import has_unknown_fields, learned
+from ematix_flow.spark.json_schema import apart, doubles, has_doubled_fields, has_unknown_fields, learned
 
 RAW, BAD = "__raw", "__bad"
 MESSAGE = "__message"
@@ -31,6 +31,8 @@ UNKNOWN = "__unknown"
 """Whether a message has more than is known of its kind."""
 
 _PARSED, _CORRUPT = "__parsed", "__corrupt"
+_EMPTY = "an object without fields, and no field is known yet"
+_DOUBLED = "the name of a field differs only in its case from that of another, and both cannot be columns"
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,10 @@ class JsonCodec(Codec):
     """
 
     def __init__(self, schema: t.StructType | None, remember: Callable[[t.StructType], None]) -> None:
-        self.schema = schema or t.StructType([])
+        self.schema = apart(schema or t.StructType([]))
         self._remember = remember
+        self._doubles: tuple[str, ...] = ()
+        """Names of fields that were met, and differ only in their case from those of others."""
         self._is_empty = False
         self.passed: tuple[str, ...] = ()
         """Columns beside the message that are passed on; a field of the same name wins."""
@@ -119,21 +123,27 @@ class JsonCodec(Codec):
         return self._is_empty and not self.schema.fields
 
     def widen(self, messages: DataFrame) -> bool:
-        unlike = self.decoded(messages).where(F.col(UNKNOWN) | F.col(BAD).isNotNull())
+        teaches = F.col(BAD).isNotNull() & ~F.col(BAD).isin(_EMPTY, _DOUBLED)
+        unlike = self.decoded(messages).where(F.col(UNKNOWN) | teaches)
         return self._learn(unlike.select(F.col(RAW).alias(VALUE)))
 
     def _learn(self, messages: DataFrame) -> bool:
         found = messages.select(VALUE).where(F.col(VALUE).isNotNull()).limit(SAMPLE).collect()
         self._is_empty = not found
-        schema = learned(self.schema, (bytes(row[0]) for row in found))
+        told = learned(self.schema, (bytes(row[0]) for row in found))
+        schema, had_doubles = apart(told), bool(self._doubles)
+        self._doubles = tuple(dict.fromkeys((*self._doubles, *doubles(told))))
+        self.wants = Codec.wants + ("" if schema.fields else ", with a field")
+        if self._doubles:
+            self.wants += f", whose fields differ in more than the case of their names, unlike {listed(self._doubles)}"
         if schema == self.schema:
-            return False
+            return bool(self._doubles) != had_doubles
         self.schema = schema
         self._remember(schema)
         return True
 
     def decoded(self, messages: DataFrame) -> DataFrame:
-        known = (self.schema, tuple(messages.schema.names), self.passed)
+        known = (self.schema, tuple(messages.schema.names), self.passed, bool(self._doubles))
         if self._made is None or self._made[0] != known:
             self._made = (known, *self._columns(messages))
         _, wanted, parsed, columns = self._made
@@ -141,7 +151,7 @@ class JsonCodec(Codec):
 
     def _columns(self, messages: DataFrame) -> tuple[Column, Column, list[Column]]:
         """Which messages, what they are parsed to, and the columns of that: hundreds of words to Java, said once."""
-        text = F.col(VALUE).cast("string")
+        text, parsed = F.col(VALUE).cast("string"), F.col(_PARSED)
         wanted = t.StructType([*self.schema.fields, t.StructField(_CORRUPT, t.StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
         corrupt = F.col(f"{_PARSED}.{_CORRUPT}")
@@ -152,12 +162,17 @@ class JsonCodec(Codec):
             .when(F.col(_PARSED).isNull() | ~is_object, F.lit("not a JSON object"))
             .when(corrupt.isNotNull(), F.lit("not a JSON object, or a field of another kind than before"))
         )
+        if not self.schema.fields:
+            bad = bad.when(F.size(F.json_object_keys(text)) == 0, F.lit(_EMPTY))
+        if self._doubles:
+            bad = bad.when(has_doubled_fields(text, parsed, self.schema), F.lit(_DOUBLED))
+        more = has_unknown_fields(text, parsed, self.schema, has_doubles=bool(self._doubles))
         columns = [
             *[F.col(f"{_PARSED}.`{name.replace('`', '``')}`").alias(name) for name in self.schema.names],
             *hidden(messages, self.schema.names, self.passed),
             F.col(VALUE).alias(RAW),
             bad.alias(BAD),
-            has_unknown_fields(text, _PARSED, self.schema).alias(UNKNOWN),
+            more.alias(UNKNOWN),
         ]
         return F.col(VALUE).isNotNull(), F.from_json(text, wanted, options).alias(_PARSED), columns
 
