@@ -200,6 +200,18 @@ def test_a_folder_that_was_put_back_from_earlier_is_brought_up_to_its_copy(pg_ur
     assert len(told(ahead)) == 12
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"generation": "a"}'])
+def test_a_folder_whose_note_is_damaged_is_filled_from_its_copy(pg_url: str, tmp_path: Path, text: str) -> None:
+    folders = Folders(tmp_path, pg_url)
+    place = folders.made("here", "a", "2026-03-01T06:00:00.000Z", 3)
+    whole = (place / "current.json").read_text()
+    folders.mirror(place).copy(2, {})
+    (place / "current.json").write_text(text)
+    assert folders.mirror(place).restore()
+    assert (place / "current.json").read_text() == whole
+    assert told(place) == {str(number): f"a {number}" for number in range(3)}
+
+
 def test_a_folder_from_before_a_reset_is_refused_and_its_copy_stays(pg_url: str, tmp_path: Path) -> None:
     folders = Folders(tmp_path, pg_url)
     folders.mirror(folders.made("new", "b", "2026-03-01T07:00:00.000Z", 3)).copy(2, {})

@@ -1,9 +1,9 @@
 """A copy of a stream's checkpoint in PostgreSQL, so that the loss of a disk is not the loss of a stream.
 
 Before a batch is worked on, everything that is new in the folder is copied: how far the batch will go, and what the one
-before it came to. So it is when there is nothing left to do. A folder that is empty when the stream starts, or is one
-that was put back from earlier, is filled from the copy. Spark may then do the last batch again, which the targets
-recognise.
+before it came to. So it is when there is nothing left to do. A folder that is empty or damaged when the stream starts,
+or is one that was put back from earlier, is filled from the copy. Spark may then do the last batch again, which the
+targets recognise.
 
 Files are kept in `<schema>.ematix_streaming_state`, by their path; `<schema>.ematix_streaming_offsets` says for people
 how far each source is.
@@ -92,9 +92,8 @@ class CheckpointMirror:
         kept = db.execute(f"SELECT state_blob {asked} AND group_key = %s", (self._pipeline, _CURRENT)).fetchone()
         if kept is None:
             return False
-        try:
-            here = json.loads((self._folder / _CURRENT).read_text())
-        except FileNotFoundError:
+        here = self._begun_here()
+        if here is None:
             return True
         there = json.loads(bytes(kept[0]))
         if here["generation"] == there["generation"]:
@@ -110,6 +109,15 @@ class CheckpointMirror:
                 fix=f"move the folder away to go on with the copy; or begin anew: flow state reset {self._pipeline}",
             )
         return False
+
+    def _begun_here(self) -> dict[str, str] | None:
+        """What the folder says of its generation; None when it has none, or what says so is damaged."""
+        try:
+            known = json.loads((self._folder / _CURRENT).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        is_whole = isinstance(known, dict) and {"generation", "begun_at"} <= known.keys()
+        return known if is_whole else None
 
     def copy(self, version: int, positions: Positions) -> None:
         """Bring the copy up to the folder, in one transaction."""

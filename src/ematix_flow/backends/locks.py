@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from contextlib import suppress
 from typing import IO
 
 
@@ -37,7 +38,8 @@ class FileLock:
         """Give the lock back and remove its file."""
         if self._file is not None:
             if sys.platform != "win32":  # which removes no open file; the empty file stays there
-                os.unlink(self.path)
+                with suppress(FileNotFoundError):  # somebody has removed the folder
+                    os.unlink(self.path)
             self._file.close()
             self._file = None
 

@@ -109,7 +109,7 @@ def _inspect(facts: dict[str, Any], console: Console) -> None:
         return
     for name, value in facts.items():
         label = name.replace("_", " ")
-        if name == "positions" and isinstance(value, dict):
+        if name in ("positions", "started_from") and isinstance(value, dict):
             for query, position in value.items():
                 console.line(f"{label:<20} {position_text({query: position})}")
         elif name == "columns":

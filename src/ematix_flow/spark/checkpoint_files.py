@@ -59,35 +59,39 @@ class LocalFiles:
 
     def read(self, name: str) -> str | None:
         """The text of a file."""
-        try:
-            return (self._root / name).read_text(errors="replace")
-        except FileNotFoundError:
-            return None
+        with on_disk(self._root):
+            try:
+                return (self._root / name).read_text(errors="replace")
+            except FileNotFoundError:
+                return None
 
     def write(self, name: str, text: str) -> None:
         """Write beside, then put in place."""
         place = self._root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f".{place.name}.{os.getpid()}")
-        with open(partial, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, place)
+        with on_disk(self._root):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            partial = place.with_name(f".{place.name}.{os.getpid()}")
+            with open(partial, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, place)
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder."""
         place = self._root / folder
-        return [file.name for file in place.iterdir()] if place.is_dir() else []
+        with on_disk(self._root):
+            return [file.name for file in place.iterdir()] if place.is_dir() else []
 
     def remove(self, name: str) -> None:
         """Remove it, and the checksum that Hadoop keeps beside it."""
         place = self._root / name
-        place.with_name(f".{place.name}.crc").unlink(missing_ok=True)
-        if place.is_dir():
-            shutil.rmtree(place, ignore_errors=True)
-        else:
-            place.unlink(missing_ok=True)
+        with on_disk(self._root):
+            place.with_name(f".{place.name}.crc").unlink(missing_ok=True)
+            if place.is_dir():
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                place.unlink(missing_ok=True)
 
     def size(self, folder: str) -> int:
         """How many bytes its files have."""
@@ -96,6 +100,20 @@ class LocalFiles:
     def uri(self, name: str) -> str:
         """A `file:` address."""
         return (self._root / name).as_uri()
+
+
+@contextmanager
+def on_disk(root: Path) -> Iterator[None]:
+    """What the operating system says of a checkpoint's folder becomes one error."""
+    try:
+        yield
+    except (OSError, ValueError) as exc:  # a ValueError is a path that no file can have
+        said = getattr(exc, "strerror", None) or exc
+        raise ConnectionFailed(
+            f"The checkpoint {str(root)!r} cannot be used: {said}.",
+            fix="it must be a folder that this user can write to; another is named by checkpoint=, --checkpoint or "
+            "EMATIX_FLOW_CHECKPOINT_DIR",
+        ) from exc
 
 
 class RemoteFiles:

@@ -11,8 +11,8 @@
     ├── behind/<target>/      rows that a target could not take yet
     └── stream.lock           held by the living stream
 
-A reset or a rewind begins a new generation and then moves `current.json` to it; Spark's own files are never edited. A
-file that a crash left half written is the only one that is ever removed.
+A reset or a rewind begins a new generation and then moves `current.json` to it; Spark's own files are never edited.
+Only what is broken is ever removed: a file that a crash left half written, a checksum without its file.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ from ematix_flow.contracts.runtime import instant_text
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.errors import AlreadyRunning, StateIncompatible
 from ematix_flow.plan.stream import is_of_shape
-from ematix_flow.spark.checkpoint_files import CheckpointFiles, LocalFiles, RemoteFiles, needs_of, scheme_of
+from ematix_flow.spark.checkpoint_files import CheckpointFiles, LocalFiles, RemoteFiles, needs_of, on_disk, scheme_of
 from ematix_flow.spark.session import open_session
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "EMATIX_FLOW_CHECKPOINT_DIR"
 DEFAULT_ROOT = "~/.ematix-flow/checkpoints"
+
+_SPARKS = re.compile(r"\d+|metadata")
+"""Names of files in Spark's logs."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,10 @@ class CheckpointFolder:
         Raises:
             AlreadyRunning: a living process holds it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(str(self.path / "stream.lock"))
-        if not lock.acquire():
+        with on_disk(self.path):
+            is_held = lock.acquire()
+        if not is_held:
             self.current()  # it may be another stream that holds it, which is worse
             raise AlreadyRunning(
                 f"The stream '{self.pipeline}' is already running on this machine; this one has done nothing.",
@@ -120,9 +124,9 @@ class CheckpointFolder:
         """The generation in use; None before the first start.
 
         Raises:
-            StateIncompatible: it is another stream's.
+            StateIncompatible: it is another stream's, or cannot be read.
         """
-        known = self._read("current.json")
+        known = self._note()
         if known is None:
             return None
         owner = known.get("pipeline", self.pipeline)
@@ -138,8 +142,12 @@ class CheckpointFolder:
         return Generation(known["generation"], known["shape"], known.get("start"), known.get("begun_at"))
 
     def begin(self, shape: str, start: Mapping[str, Any] | None = None) -> Generation:
-        """Begin a new generation and remove the one before; what it had committed stays in the targets."""
-        before = self.current()
+        """Begin a new generation and remove the one before; what it had committed stays in the targets.
+
+        Raises:
+            StateIncompatible: the folder is another stream's.
+        """
+        before = self._replaced()
         fresh = Generation(uuid4().hex[:12], shape, start)
         self._write(
             "current.json",
@@ -151,9 +159,19 @@ class CheckpointFolder:
                 "begun_at": instant_text(datetime.now(timezone.utc)),
             },
         )
-        if before is not None:
-            self.files.remove(f"gen-{before.name}")
+        for name in before:
+            self.files.remove(name)
         return fresh
+
+    def _replaced(self) -> list[str]:
+        """The folders of generations that a new one takes the place of; all of them where nobody knows which it was."""
+        try:
+            self._note()
+        except StateIncompatible as exc:
+            log.warning("%s: %s It is begun anew.", self.pipeline, exc.message)
+            return self._generations()
+        before = self.current()
+        return [] if before is None else [f"gen-{before.name}"]
 
     def forget(self) -> None:
         """Remove every generation; rows and letters that wait stay, because nobody else has them.
@@ -163,9 +181,20 @@ class CheckpointFolder:
         """
         self.current()
         self.files.remove("current.json")
-        for name in self.files.names(""):
-            if name.startswith("gen-"):
-                self.files.remove(name)
+        for name in self._generations():
+            self.files.remove(name)
+
+    def _generations(self) -> list[str]:
+        return [name for name in self.files.names("") if name.startswith("gen-")]
+
+    def _note(self) -> dict[str, Any] | None:
+        """What `current.json` says; None before the first start."""
+        known = self._read("current.json")
+        if known is None:
+            return None
+        if not isinstance(known, dict) or not all(isinstance(known.get(key), str) for key in ("generation", "shape")):
+            raise self._damaged("current.json")
+        return known
 
     def location(self, generation: Generation) -> str:
         """Where Spark keeps its files of a generation."""
@@ -217,9 +246,16 @@ class CheckpointFolder:
     def mend(self, generation: Generation, sources: int) -> None:
         """Remove a file that a crash left half written: an end that was planned, for each of its sources, or a commit.
 
-        Spark then plans the batch anew, or does it again; what a target holds already is not applied twice.
+        Spark then plans the batch anew, or does it again; what a target holds already is not applied twice. A checksum
+        whose file somebody removed goes, too: Spark would take it for another stream that writes the same batch.
         """
+        of_query = f"gen-{generation.name}/metadata"
+        if (told := self.files.read(of_query)) is not None and not _is_json(told):
+            log.warning("%s was half written and is removed", self.files.uri(of_query))
+            self.files.remove(of_query)
+        self._remove_lone_checksums(f"gen-{generation.name}")
         for log_name, lines in (("offsets", 2 + sources), ("commits", 2)):
+            self._remove_lone_checksums(f"gen-{generation.name}/{log_name}")
             files = [f"gen-{generation.name}/{log_name}/{number}" for number in self._numbers(generation, log_name)]
             if not files:
                 continue
@@ -230,6 +266,16 @@ class CheckpointFolder:
                 log.warning("%s was half written and is removed; its batch is done again", self.files.uri(newest))
                 self.files.remove(newest)
 
+    def _remove_lone_checksums(self, folder: str) -> None:
+        names = set(self.files.names(folder))
+        for name in names:
+            checked = name.removeprefix(".").removesuffix(".crc")
+            if name == f".{checked}.crc" and _SPARKS.fullmatch(checked) and checked not in names:
+                log.warning(
+                    "%s is the checksum of a file that is gone and is removed", self.files.uri(f"{folder}/{name}")
+                )
+                self.files.remove(f"{folder}/{name}")
+
     def _numbers(self, generation: Generation, log_name: str) -> list[int]:
         names = self.files.names(f"gen-{generation.name}/{log_name}")
         return sorted(int(name) for name in names if name.isdigit())
@@ -238,8 +284,12 @@ class CheckpointFolder:
 
     def schema(self, source: str) -> t.StructType | None:
         """What was learned of a source's messages."""
-        known = self._read(f"schemas/{file_name(source)}.json")
-        return None if known is None else t.StructType.fromJson(known)
+        name = f"schemas/{file_name(source)}.json"
+        known = self._read(name)
+        try:
+            return None if known is None else t.StructType.fromJson(known)
+        except (ValueError, LookupError, TypeError, AttributeError) as exc:
+            raise self._damaged(name) from exc
 
     def keep_schema(self, source: str, schema: t.StructType) -> None:
         """Remember it."""
@@ -248,6 +298,8 @@ class CheckpointFolder:
     def identities(self, generation: Generation) -> Mapping[str, str]:
         """What told the sources of a generation from others of their names."""
         known = self._read("sources.json") or {}
+        if not isinstance(known, dict):
+            raise self._damaged("sources.json")
         return dict(known.get("identities", {})) if known.get("generation") == generation.name else {}
 
     def keep_identities(self, generation: Generation, identities: Mapping[str, str]) -> None:
@@ -268,7 +320,21 @@ class CheckpointFolder:
 
     def _read(self, name: str) -> Any:
         text = self.files.read(name)
-        return None if text is None else json.loads(text)
+        try:
+            return None if text is None else json.loads(text)
+        except ValueError as exc:
+            raise self._damaged(name) from exc
+
+    def _damaged(self, name: str) -> StateIncompatible:
+        fixes = {
+            "current.json": f"put it back from a copy, or begin anew: flow state reset {self.pipeline}",
+            "sources.json": "remove it: topics are taken for those that they were",
+        }
+        return StateIncompatible(
+            f"A file in the checkpoint of stream '{self.pipeline}' is damaged: {name}.",
+            where=self.place,
+            fix=fixes.get(name, "remove it: columns are learned anew from the messages that come"),
+        )
 
     def _write(self, name: str, content: Any) -> None:
         self.files.write(name, json.dumps(content, indent=1))
