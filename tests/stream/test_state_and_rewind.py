@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,32 @@ def test_offsets_that_the_topic_does_not_hold_are_refused(project: Project) -> N
     state = StreamState(read_stream_file(project.file))
     with pytest.raises(InvalidDeclaration, match="holds offsets 0 to 0, and 5 is not among them"):
         state.rewind(Place(offset={"0": 5, "1": 0}))
+
+
+def test_the_place_of_a_moment_is_exact_and_before_all_messages_lies_the_first(topic: Topic) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": topic.server.address})
+    sent = [int(time.time() * 1000) // 1000 * 1000 + number for number in range(1000)]
+    for moment_ms in sent:
+        producer.produce(topic.name, value=b"{}", partition=0, timestamp=moment_ms)
+    assert producer.flush(30) == 0
+    epoch, ms = datetime(1970, 1, 1, tzinfo=timezone.utc), timedelta(milliseconds=1)
+    backend = KafkaBackend(topic.connection())
+
+    def offset_at(moment: datetime) -> int:
+        return int(backend.position_at(topic.name, moment)[topic.name]["0"])
+
+    try:
+        for number in range(0, 1000, 333):
+            assert offset_at(epoch + sent[number] * ms) == number
+            assert offset_at(epoch + sent[number] * ms + ms / 1000) == number + 1, (
+                "one of the same millisecond is older"
+            )
+        for moment in (epoch - ms, epoch - 2 * ms, datetime(1950, 1, 1, tzinfo=timezone.utc)):
+            assert offset_at(moment) == 0
+    finally:
+        backend.close()
 
 
 def test_a_stream_that_runs_is_not_touched(project: Project, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -32,6 +32,7 @@ _Answer = TypeVar("_Answer")
 RESETS = ("earliest", "latest")
 _MSK = "software.amazon.msk.auth.iam"
 _ANSWER_MS = 20_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _EARLIEST, _LATEST = -2, -1
 """How Spark writes "from the beginning" and "from now on" for one partition."""
 
@@ -251,7 +252,8 @@ class KafkaStreams:
                 found = self._ends(query, partitions, when)
             else:
                 found = self._ends(query, partitions, "latest")
-                moment = int(when.timestamp() * 1000)
+                # A message has a whole millisecond; what was before 1970 is none, and below zero are words of Kafka's.
+                moment = max(-((_EPOCH - when) // timedelta(milliseconds=1)), 0)
                 asked = [TopicPartition(query, number, moment) for number in partitions]
                 places = self._member(heard).offsets_for_times(asked, timeout=WAIT_S)
                 found |= {place.partition: place.offset for place in places if place.offset >= 0}
