@@ -676,6 +676,8 @@ def test_a_file_is_read_and_one_that_cannot_be_is_named(project: Path) -> None:
     with pytest.raises(ValueError, match="'nowhere.toml' cannot be read: No such file"):
         streaming.run_pipeline("nowhere.toml")
     (project / "latin.toml").write_bytes(b"pipeline_name = '\xe9'")
+    with pytest.raises(InvalidConfig, match="cannot be read: no file can have this name"):
+        read_stream_file("a\0b.toml")
     with pytest.raises(ValueError, match="'latin.toml' cannot be read: it is not UTF-8"):
         read_stream_file("latin.toml")
 

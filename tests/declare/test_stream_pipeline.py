@@ -316,6 +316,12 @@ def test_run_pipeline_takes_either_a_file_or_a_text(given: dict[str, Any]) -> No
         streaming.run_pipeline(**given)
 
 
+@pytest.mark.parametrize("given", [{"config": 5}, {"config": b"a.toml"}, {"config_str": 5}, {"config_str": b"x = 1"}])
+def test_run_pipeline_says_which_of_its_arguments_is_of_the_wrong_type(given: dict[str, Any]) -> None:
+    with pytest.raises(WrongDeclarationType, match=f"{next(iter(given))}= takes"):
+        streaming.run_pipeline(**given)
+
+
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 RABBIT = RabbitMQConnection(name="r", amqp_url="amqp://h")
@@ -452,6 +458,8 @@ def changed_into(**options: Any) -> dict[str, Any]:
         ({"dead_letter_topic": " "}, ValueError, "dead_letter_topic is missing or empty"),
         ({"dlq_max_attempts": 0}, ValueError, "dlq_max_attempts must be at least 1"),
         ({"idle_pause_ms": -1}, ValueError, "idle_pause_ms must be at least 0"),
+        ({"idle_pause_ms": 10**30}, ValueError, "idle_pause_ms must be at most"),
+        ({"max_batch_rows": 2**63}, ValueError, "max_batch_rows must be at most"),
         ({"idle_pause_ms": 1.5}, ValueError, "idle_pause_ms must be a whole number"),
         ({"metrics_port": 70_000}, ValueError, "metrics_port must be at most 65535"),
         ({"max_batch_rows": 0}, ValueError, "max_batch_rows must be at least 1"),

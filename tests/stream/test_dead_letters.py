@@ -435,6 +435,38 @@ def test_a_stream_that_begins_with_unreadable_messages_says_so_or_keeps_them(top
         ]
 
 
+def test_a_name_in_another_case_stops_only_its_own_message(topic: Topic, pg_url: str) -> None:
+    topic.send([{}, {}])
+    with pytest.raises(BadMessages, match="2 messages of .* with a field"):
+        consume(topic, pg_url, transform_on_error="fail")
+    assert consume(topic, pg_url)["total_rows"] == 0, "nobody knows a column yet"
+    topic.send([{"id": 1, "name": "a"}])
+    assert consume(topic, pg_url)["total_rows"] == 1
+    topic.send([{"id": 2, "Name": "b"}, {"id": 3, "name": "c", "NAME": "d"}, {"id": 4, "name": "e"}, {}])
+    with pytest.raises(BadMessages, match="2 messages of .* the case of their names, unlike 'Name' and 'NAME'"):
+        consume(topic, pg_url, transform_on_error="fail")
+    assert consume(topic, pg_url)["total_rows"] == 2
+    assert rows(pg_url) == [(1, "a"), (4, "e"), (None, None)]
+    with sqlite3.connect(letters_file(topic)) as db:
+        letters = db.execute("SELECT payload, error FROM ematix_dlq_records").fetchall()
+    assert sorted(json.loads(payload).get("id", 0) for payload, _ in letters) == [0, 0, 2, 3]
+    assert all("case" in error for payload, error in letters if payload != b"{}")
+
+
+@pytest.mark.parametrize(
+    ("selection", "attempts"), [('{"kind": "all"}', 0), ('{"kind": "all"}', -1), (5, None), (None, 1)]
+)
+def test_what_says_no_letters_or_no_attempts_is_refused(selection: Any, attempts: int | None) -> None:
+    config = """
+        pipeline_name = "letters"
+        source_query = "t"
+        source = { kind = "kafka", bootstrap_servers = "h:9092", group_id = "g" }
+        target = { kind = "sqlite", path = "shop.db", table = { schema = "main", name = "t" } }
+    """
+    with pytest.raises(ValueError, match=r"max_attempts must be at least 1|The selection is not JSON"):
+        _core.dlq_replay(config, selection, attempts)
+
+
 def test_a_replay_asks_for_the_table_anew_before_every_step(tmp_path: Path) -> None:
     lite = SQLiteConnection(name="lite", path=str(tmp_path / "shop.db"))
     kafka = KafkaConnection(name="k", bootstrap_servers="h:9092", group_id="g")

@@ -68,8 +68,10 @@ def read_stream_file(path: str | PathLike[str]) -> StreamSpec:
     shown = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+    except OSError as exc:
+        raise InvalidConfig(f"'{shown}' cannot be read: {exc.strerror}.", where=shown) from exc
+    except ValueError as exc:
+        reason = "it is not UTF-8 text" if isinstance(exc, UnicodeDecodeError) else "no file can have this name"
         raise InvalidConfig(f"'{shown}' cannot be read: {reason}.", where=shown) from exc
     return read_stream_toml(text, shown)
 

@@ -181,7 +181,7 @@ class Selection:
         """
         try:
             given = json.loads(written) if isinstance(written, str) else dict(written)
-        except ValueError as exc:
+        except (ValueError, TypeError) as exc:
             raise InvalidConfig("The selection is not JSON.", fix='{"kind": "all"}') from exc
         kind = given.get("kind") if isinstance(given, dict) else None
         number, ids = (given.get("n"), given.get("ids")) if isinstance(given, dict) else (None, None)

@@ -8,6 +8,9 @@ from typing import Literal, get_args
 from ematix_flow.declare.connection import Connection
 from ematix_flow.errors import InvalidDeclaration, WrongConnectionType, WrongDeclarationType, closest, listed
 
+_MOST = 2**53
+"""As many milliseconds are 64 bits of microseconds; nobody means more of anything."""
+
 LateData = Literal["drop", "reopen", "dlq"]
 
 
@@ -27,7 +30,7 @@ def check_text(what: str, value: object) -> None:
         raise WrongDeclarationType(f"{what} must be text, not {type(value).__name__}.")
 
 
-def check_whole(what: str, value: object, *, least: int | None = None, most: int | None = None) -> None:
+def check_whole(what: str, value: object, *, least: int | None = None, most: int = _MOST) -> None:
     """Refuse what is no whole number in its range; None passes, where the option may be left out."""
     if value is None:
         return
@@ -35,7 +38,7 @@ def check_whole(what: str, value: object, *, least: int | None = None, most: int
         raise InvalidDeclaration(f"{what} must be a whole number, not {value!r}.")
     if least is not None and value < least:
         raise InvalidDeclaration(f"{what} must be at least {least}, not {value}.")
-    if most is not None and value > most:
+    if value > most:
         raise InvalidDeclaration(f"{what} must be at most {most}, not {value}.")
 
 

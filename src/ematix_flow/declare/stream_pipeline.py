@@ -176,11 +176,16 @@ def run_pipeline(
 
     Raises:
         InvalidDeclaration: (a ValueError) not exactly one of `config` and `config_str`.
+        WrongDeclarationType: (a TypeError) one of them is no path, or no text.
         InvalidConfig: (a ValueError) the file cannot be read, is not TOML, or says something unknown.
         FlowError: The stream could not start or go on.
     """
     if (config is None) == (config_str is None):
         raise InvalidDeclaration("run_pipeline takes exactly one of config= and config_str=.")
+    if not isinstance(config, str | PathLike | None):
+        raise WrongDeclarationType(f"config= takes the path of a file, not {type(config).__name__}.")
+    if not isinstance(config_str, str | None):
+        raise WrongDeclarationType(f"config_str= takes a TOML document as text, not {type(config_str).__name__}.")
     reader = import_module("ematix_flow.config.stream_toml")
     spec = reader.read_stream_file(config) if config is not None else reader.read_stream_toml(config_str)
     if udfs or aggregate_udfs:

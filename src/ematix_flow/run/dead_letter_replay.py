@@ -22,6 +22,7 @@ from ematix_flow.contracts.dead_letters import KeepsDeadLetters, ReplayReport, S
 from ematix_flow.contracts.plans import OpenedRun
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.streams import StreamBatch, StreamCounters
+from ematix_flow.declare.stream_checks import check_whole
 from ematix_flow.declare.stream_spec import StreamSpec
 from ematix_flow.errors import FlowError, UnsupportedBackend, WriteConflict, counted
 from ematix_flow.run.dead_letters import letter_keeper
@@ -56,9 +57,11 @@ def replay(spec: StreamSpec, selection: Selection, *, max_attempts: int | None =
 
     Raises:
         AlreadyRunning: another replay of this stream is under way.
+        InvalidDeclaration: (a ValueError) `max_attempts` is below 1.
         UnsupportedBackend: its changes are applied in order, which letters are not in.
         FlowError: a target cannot be reached or the pipeline is wrong; letters that were not applied stay.
     """
+    check_whole("max_attempts", max_attempts, least=1)
     if spec.cdc is not None:
         raise UnsupportedBackend(
             f"Stream '{spec.name}' applies changes in their order, and a letter comes out of turn.",
