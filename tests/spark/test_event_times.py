@@ -34,6 +34,15 @@ def test_an_event_time_keeps_its_fractions_of_a_second(kind: str, written: Any, 
     assert [row[0] for row in found] == [micros, None]
 
 
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [("double", 1e300), ("double", float("inf")), ("decimal(38,0)", Decimal(10) ** 30), ("string", "soon")],
+)
+def test_what_is_no_moment_is_none_and_stops_nothing(kind: str, written: Any) -> None:
+    rows = local_spark().createDataFrame([(written,)], f"at {kind}")
+    assert rows.select(event_micros("at", rows.schema["at"].dataType)).collect()[0][0] is None
+
+
 def test_decimals_that_spark_itself_divides_keep_theirs() -> None:
     rows = local_spark().sql(f"SELECT {SECOND}123L / 1000.0 AS at")
     assert isinstance(rows.schema["at"].dataType, t.DecimalType)
