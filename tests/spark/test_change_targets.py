@@ -153,3 +153,28 @@ def test_a_table_that_is_gone_is_built_anew_from_its_topic(tmp_path: Path) -> No
         db.execute("DROP TABLE t")
         lite.tell(FEED, "second", 0)
         assert db.execute("SELECT id, a, b, c FROM t").fetchall() == [(1, 2, 1, 1)]
+
+
+NEWS = [change("update", 1, 1, a=7), change("update", 1, 3, b=3)]
+"""The first stands behind what FEED ended with, so that only a gate that remembers leaves it out."""
+
+
+def test_a_lake_goes_on_with_the_gate_of_an_older_version(delta: Mirror, tmp_path: Path) -> None:
+    delta.tell(FEED, "first", 0)
+    gate = str(tmp_path / "lake" / "shop" / "t__cdc")
+    known = delta.spark.read.format("delta").load(gate)
+    older = known.drop("arrived", "is_row", "before_arrived", "before_is_row").localCheckpoint()
+    older.write.format("delta").mode("overwrite").option("overwriteSchema", True).save(gate)
+    delta.tell(NEWS, "first", 1)
+    assert in_delta(delta, tmp_path) == [(1, 2, 3, 1)]
+
+
+def test_a_table_goes_on_with_the_gate_of_an_older_version(tmp_path: Path) -> None:
+    path = str(tmp_path / "mirror.db")
+    lite = Mirror(local_spark(), SQLiteConnection(name="lite", path=path), "main")
+    with sqlite3.connect(path) as db:
+        lite.tell(FEED, "first", 0)
+        for column in ("arrived", "is_row"):
+            db.execute(f"ALTER TABLE ematix_flow_cdc_idempotency DROP COLUMN {column}")
+        lite.tell(NEWS, "first", 1)
+        assert db.execute("SELECT id, a, b, c FROM t").fetchall() == [(1, 2, 3, 1)]

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 from ematix_flow.contracts.change_feeds import GATE, LONGEST_KEY
 from ematix_flow.contracts.dialect import Dialect
 from ematix_flow.contracts.plans import AppliedRun, OpenedRun, SettleReport
-from ematix_flow.contracts.shapes import TableRef
+from ematix_flow.contracts.shapes import TableRef, TableShape
 from ematix_flow.contracts.streams import STREAM
-from ematix_flow.declare.columns import BigInt, ColumnType, SmallInt, String, Text, TimestampTZ
+from ematix_flow.declare.columns import BigInt, ColumnType, Integer, SmallInt, String, Text, TimestampTZ
 from ematix_flow.declare.instants import time_of
 from ematix_flow.declare.redaction import scrub
-from ematix_flow.errors import InvalidIdentifier, WriteConflict
+from ematix_flow.errors import IncompatibleSchema, InvalidIdentifier, WriteConflict, listed
 
 _NAME = String(255)  # a key column: MySQL cannot index text of unbounded length
 _TABLES: dict[str, tuple[tuple[str, ColumnType], ...]] = {
@@ -78,6 +78,14 @@ _GATE_COLUMNS: tuple[tuple[str, ColumnType], ...] = (
     ("is_row", SmallInt()),
     ("updated_at", TimestampTZ()),
 )
+_GATE_KEYS = ("pipeline_name", "pk_json")
+_GATE_NEEDS: dict[str, tuple[type[ColumnType], ...]] = {
+    **dict.fromkeys(_GATE_KEYS, (String, Text)),
+    "last_seen_ts_ms": (SmallInt, Integer, BigInt),
+}
+"""Without these a gate knows nothing."""
+
+
 _KEYS = {
     "ledger": ("pipeline_name",),
     "applied_runs": ("pipeline_name", "logical_run"),
@@ -124,7 +132,27 @@ class Books:
 
     def gate_statement(self) -> str:
         """The DDL of the table that only targets of change feeds have."""
-        return self._create(GATE, _GATE_COLUMNS, ("pipeline_name", "pk_json"))
+        return self._create(GATE, _GATE_COLUMNS, _GATE_KEYS)
+
+    def gate_additions(self, live: TableShape) -> list[str]:
+        """What such a table lacks that an older version made; its rows then know the less, and are judged by the rest.
+
+        Raises:
+            IncompatibleSchema: it was not made for this.
+        """
+        unlike = [name for name, kinds in _GATE_NEEDS.items() if not isinstance(_type_of(live, name), kinds)]
+        if unlike:
+            raise IncompatibleSchema(
+                f"Change feeds remember in {live.ref} what they applied, but the table that is there was not made for "
+                f"that: see {listed(unlike)}.",
+                fix="rename it; a new one then knows nothing, so build the mirrors anew",
+            )
+        return [
+            statement
+            for name, kind in _GATE_COLUMNS
+            if live.column(name) is None
+            and (statement := self.dialect.add_column(self.table(GATE), name, self.dialect.type_sql(kind), None))
+        ]
 
     def _create(self, name: str, columns: Sequence[tuple[str, ColumnType]], keys: Sequence[str]) -> str:
         parts = [
@@ -388,3 +416,8 @@ def _instant(stored: Any) -> datetime | None:
     if isinstance(stored, datetime):
         return stored if stored.tzinfo is not None else stored.replace(tzinfo=timezone.utc)
     return time_of(str(stored))
+
+
+def _type_of(live: TableShape, name: str) -> ColumnType | None:
+    shape = live.column(name)
+    return shape.type if shape else None

@@ -98,6 +98,7 @@ class LakeBackend(FolderBackend):
         self._dialect = self.dialect_type(self.system, self.name_of)
         self._session: Callable[[], SparkSession] | None = None
         self._turns: dict[TableRef, Lock] = {}
+        self._mended: set[TableRef] = set()
         self.is_native = False
 
     @property
@@ -471,9 +472,21 @@ class LakeBackend(FolderBackend):
 
     def _prepare_gate(self, spark: SparkSession, plan: BatchPlan) -> None:
         """What the gate of a change feed should no longer know."""
+        self._mend_gate(spark, plan)
         if plan.feed is not None and plan.feed.prepares and plan.feed.gate and self.exists(plan.feed.gate):
             for statement in plan.feed.prepares:
                 spark.sql(statement.sql)
+
+    def _mend_gate(self, spark: SparkSession, plan: BatchPlan) -> None:
+        """Give a gate that an older version made the columns that it lacks; looked at once."""
+        gate = plan.feed.gate if plan.feed else None
+        if plan.feed is None or gate is None or gate in self._mended or not self.exists(gate):
+            return
+        known = set(self.frame(spark, gate).columns)
+        for name, statement in plan.feed.mend_gate:
+            if name not in known:
+                self.change_schema(spark, statement.sql)
+        self._mended.add(gate)
 
     def _make_gate(self, spark: SparkSession, plan: BatchPlan) -> None:
         """The table that remembers what a change feed has applied, when it is not there."""
@@ -496,6 +509,7 @@ class LakeBackend(FolderBackend):
         rows = landed.rows or 0
         if plan.changes is None or not self.exists(plan.table):
             return SettleReport(rows, inserted=rows, watermark=landed.watermark)
+        self._mend_gate(spark, plan)
         self._make_gate(spark, plan)
         stored = self.current(spark, plan.table)
         for column in plan.target.table.columns:

@@ -308,10 +308,11 @@ class SqlBackend(Backend):
                     db.execute(statement)
 
     def ensure_gate(self) -> None:
-        """Make the table in which change feeds remember what they applied, when it is not there."""
+        """Make the table in which change feeds remember what they applied; an older version's gets what it lacks."""
         with self.session() as db:
-            if self.shape(db, self.dialect.bookkeeping(GATE)) is None:
-                db.execute(self.books.gate_statement())
+            live = self.shape(db, self.dialect.bookkeeping(GATE))
+            for statement in [self.books.gate_statement()] if live is None else self.books.gate_additions(live):
+                db.execute(statement)
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -138,8 +138,9 @@ class FeedPlan:
 
     `rounds` counts the turns; `turns` are run once for each, with `$turn` for its number. `passed` remembers what was
     applied. `tally` gives the rows of `ChangeCounts.of`. Where every statement is a commit, `gate` is the table beside
-    the target that remembers, `make_gate` makes it, and `passed` comes before the target's own commit. `prepares` is
-    for a gate that is there already: what it should no longer know.
+    the target that remembers, `make_gate` makes it, `mend_gate` adds the columns that one of an older version may lack,
+    by name, and `passed` comes before the target's own commit. `prepares` is for a gate that is there already: what it
+    should no longer know.
     """
 
     tally: str
@@ -148,6 +149,7 @@ class FeedPlan:
     passed: tuple[Statement, ...] = ()
     gate: TableRef | None = None
     make_gate: tuple[Statement, ...] = ()
+    mend_gate: tuple[tuple[str, Statement], ...] = ()
     prepares: tuple[Statement, ...] = ()
 
     def turn(self, number: int) -> tuple[Statement, ...]:
@@ -163,5 +165,6 @@ class FeedPlan:
             tuple(replace(one, sql=rename(one.sql)) for one in self.passed),
             self.gate,
             self.make_gate,
+            self.mend_gate,
             self.prepares,
         )

@@ -92,7 +92,13 @@ class LakeWords(Words):
         columns = [ColumnSpec(name, kind, nullable=True) for name, kind in fields]
         storage = dialect.storage([name for name, _ in fields], (), changes_rows=True)
         made = create_statements(dialect, gate, columns, (), (), storage)
-        return replace(feed, passed=(self._remembered(),), gate=gate, make_gate=made)
+        added = tuple((name, self._added(name, kind)) for name, kind in fields)
+        return replace(feed, passed=(self._remembered(),), gate=gate, make_gate=made, mend_gate=added)
+
+    def _added(self, name: str, kind: ColumnType) -> Statement:
+        sql = self.dialect.add_column(self.gate, name, self.dialect.type_sql(kind), None)
+        assert sql is not None, "nullable columns can be added to any lake table"
+        return Statement(sql, why="bring a gate of an older version up to date")
 
     def before(self, name: str, alias: str) -> str:
         """What the gate knew of a key before this batch."""
