@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -37,9 +37,11 @@ class Died(Exception):
 class Mirror:
     """A table `t` that is told events, as a stream tells it batches."""
 
-    def __init__(self, spark: SparkSession, connection: Connection, schema: str) -> None:
+    def __init__(
+        self, spark: SparkSession, connection: Connection, schema: str, mode: Literal["scd2"] | None = None
+    ) -> None:
         self.spark = spark
-        target = Target(connection=connection, table=(schema, "t"), primary_key=("id",))
+        target = Target(connection=connection, table=(schema, "t"), primary_key=("id",), mode=mode)
         kafka = KafkaConnection(name="broker", bootstrap_servers="nowhere:1", group_id="g")
         self.stream = StreamSpec(
             name="mirror",
@@ -178,3 +180,39 @@ def test_a_table_goes_on_with_the_gate_of_an_older_version(tmp_path: Path) -> No
             db.execute(f"ALTER TABLE ematix_flow_cdc_idempotency DROP COLUMN {column}")
         lite.tell(NEWS, "first", 1)
         assert db.execute("SELECT id, a, b, c FROM t").fetchall() == [(1, 2, 3, 1)]
+
+
+@pytest.mark.parametrize("kind", ["delta", "sqlite"])
+def test_a_history_goes_by_the_log_where_the_clock_was_set_back(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark, path = local_spark(DeltaBackend.needs), str(tmp_path / "kept")
+    connection = DeltaLocalConnection if kind == "delta" else SQLiteConnection
+    history = Mirror(spark, connection(name="store", path=path), "shop" if kind == "delta" else "main", mode="scd2")
+    history.tell([at(10, 1, a=1), at(10, 2, key=2, a=1)], "g", 0)
+    back = [at(5, 3, a=2), at(6, 4, a=3), Event("delete", 2, Moment(7_000, place_in("lsn:", 5)), {})]
+    if kind == "delta":
+        with monkeypatch.context() as patched:
+            patched.setattr(lake, "reached", lambda point: die() if point == "gate-passed" else None)
+            with pytest.raises(Died):
+                history.tell(back, "g", 1)
+    history.tell(back, "g", 1)
+    history.tell([at(8, 6, a=4)], "g", 2)
+    history.tell(back[1:2], "g", 3)  # once more, alone
+    history.tell([at(12, 7, a=5)], "g", 4)
+    named = "id, a, valid_from, is_current"
+    if kind == "delta":
+        frame = spark.read.format("delta").load(f"{path}/shop/t").orderBy("id", "valid_from")
+        rows = [tuple(row) for row in frame.selectExpr(*named.split(", ")).collect()]
+    else:
+        with sqlite3.connect(path) as db:
+            rows = db.execute(f"SELECT {named} FROM t ORDER BY id, valid_from").fetchall()
+    assert [(*row[:2], bool(row[3])) for row in rows] == [
+        *[(1, number, False) for number in range(1, 5)],
+        (1, 5, True),
+        (2, 1, False),
+    ]
+
+
+def at(second: int, log: int, key: int = 1, **image: int) -> Event:
+    return Event("create" if log < 3 else "update", key, Moment(second * 1000, place_in("lsn:", log)), image)

@@ -190,6 +190,9 @@ class DuckdbDialect(Dialect):
             return f"strftime({expression}, '%Y-%m-%dT%H:%M:%S.%f')"
         return f"CAST({expression} AS VARCHAR)"
 
+    def later(self, instant: str, micros: str) -> str:
+        return f"({instant} + to_microseconds({micros}))"
+
     def as_instant(self, expression: str, column_type: ColumnType) -> str:
         if isinstance(column_type, TimestampTZ):
             return expression

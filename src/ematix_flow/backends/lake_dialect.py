@@ -144,6 +144,9 @@ class LakeDialect(Dialect):
         wall_clock = f"date_format(CAST({expression} AS TIMESTAMP_NTZ), {self.text(WALL_CLOCK_PATTERN)})"
         return f"CAST(concat({wall_clock}, 'Z') AS TIMESTAMP)"
 
+    def later(self, instant: str, micros: str) -> str:
+        return f"timestamp_micros(unix_micros({instant}) + {micros})"
+
     def fit(self, expression: str, source: ColumnType | None, declared: ColumnType, column: str) -> str | None:
         return None
 

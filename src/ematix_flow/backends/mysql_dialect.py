@@ -314,6 +314,9 @@ class MysqlDialect(Dialect):
         )
         return expression if same else None
 
+    def later(self, instant: str, micros: str) -> str:
+        return f"TIMESTAMPADD(MICROSECOND, {micros}, {instant})"
+
     def text_length(self, expression: str) -> str:
         return f"CHAR_LENGTH({expression})"
 

@@ -173,6 +173,9 @@ class SqliteDialect(Dialect):
         # Decimals are kept as text, which SQLite would order letter by letter.
         return f"({expression} COLLATE ematix_decimal)" if isinstance(column_type, Numeric) else expression
 
+    def later(self, instant: str, micros: str) -> str:
+        return f"ematix_later({instant}, {micros})"
+
     def as_instant(self, expression: str, column_type: ColumnType) -> str:
         if isinstance(column_type, Date):
             return f"({expression} || 'T00:00:00.000000Z')"

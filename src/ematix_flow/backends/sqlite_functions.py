@@ -157,6 +157,7 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     "parse_date": (5, _parse_date),
     "parse_bool": (3, _parse_bool),
     "to_timezone": (2, _or_null(values.to_timezone)),
+    "later": (2, _or_null(values.later)),
     "date_trunc": (2, _or_null(values.date_trunc)),
     "round": (2, _or_null(values.round_half_up)),
     "clamp": (3, _or_null(values.clamp)),

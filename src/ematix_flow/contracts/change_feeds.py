@@ -28,9 +28,10 @@ SEQ = "__flow_seq"
 """Its place among those that arrived, which decides where a change has no time."""
 
 TIP = "__flow_tip"
-NEWEST, NEWEST_READ, LAST_ROW, LAST_GONE, ALONE = 1, 2, 4, 8, 16
+NEWEST, NEWEST_READ, LAST_ROW, LAST_GONE, ALONE, FURTHEST = 1, 2, 4, 8, 16, 32
 """What an event is among those of its key in the batch, as bits: the newest change, the newest row of a snapshot, the
-last to arrive (with a row, or the end of one), a tombstone that nothing comes before."""
+last to arrive (with a row, or the end of one), a tombstone that nothing comes before. In a history, where every version
+is the newest of its time: the furthest of all."""
 
 PLACE = "__flow_place"
 """Where the last to arrive, or such a tombstone, stands in its topic: the partition and the offset."""
@@ -40,6 +41,10 @@ PARTITION_LETTERS = 10
 
 AT = "__flow_event_at"
 """The change's time, where a history is kept."""
+
+KEY, NTH = "__flow_key", "__flow_nth"
+"""And there also: the key by itself, since `PK` goes on with the time, and the how manieth of its key's versions in the
+batch it is, by the order of the log."""
 
 MASK = "__flow_mask"
 BITS_PER_MASK = 62

@@ -125,6 +125,10 @@ class Dialect(ABC):
     def as_instant(self, expression: str, column_type: ColumnType) -> str:
         """A date, wall-clock time (read as UTC) or instant as an instant."""
 
+    def later(self, instant: str, micros: str) -> str:
+        """An instant so many microseconds later."""
+        return f"({instant} + ({micros}) * INTERVAL '1 microsecond')"
+
     @abstractmethod
     def fit(self, expression: str, source: ColumnType | None, declared: ColumnType, column: str) -> str | None:
         """An expression of the declared type that fails on values that do not fit.

@@ -221,6 +221,15 @@ def to_timezone(text: str, zone: str) -> str:
     return wall_text(read_time(text).replace(tzinfo=timezone.utc).astimezone(ZoneInfo(zone)))
 
 
+def later(text: str, micros: int) -> str:
+    """A stored instant so many microseconds later.
+
+    >>> later("2026-03-01T10:00:00.000000Z", 2)
+    '2026-03-01T10:00:00.000002Z'
+    """
+    return wall_text(read_time(text) + timedelta(microseconds=micros)) + "Z"
+
+
 def date_trunc(text: str, precision: str) -> str:
     """The beginning of the unit of time, in the form the value came in."""
     moment = read_time(text)

@@ -18,11 +18,15 @@ from ematix_flow.contracts.change_feeds import (
     ECHOES,
     EVERY_KEY,
     FRESH,
+    FURTHEST,
     GATE,
+    KEY,
     LAST_GONE,
     LAST_ROW,
+    LONGEST_KEY,
     NEWEST,
     NEWEST_READ,
+    NTH,
     OP,
     PARTITION_LETTERS,
     PK,
@@ -42,11 +46,11 @@ from ematix_flow.contracts.change_feeds import (
 from ematix_flow.contracts.dialect import SCRATCH
 from ematix_flow.contracts.plans import BatchPlan, Route, Stamp, Statement
 from ematix_flow.contracts.shapes import TableShape
-from ematix_flow.declare.columns import Boolean, Text, TimestampTZ
+from ematix_flow.declare.columns import BigInt, Boolean, String, Text, TimestampTZ
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import TargetSpec
 from ematix_flow.plan.batch import TargetSide
-from ematix_flow.plan.change_feed import MomentSql, after_sql, behind_sql, newer_sql, newest_sql
+from ematix_flow.plan.change_feed import MomentSql, after_sql, behind_sql, newer_sql, newest_sql, same_log_sql
 from ematix_flow.plan.change_history import FeedEvents
 from ematix_flow.plan.ddl import plan_ddl
 from ematix_flow.plan.strategies import Load, mode_statements
@@ -115,7 +119,8 @@ def plan_changes(target: TargetSpec, sink: TargetSide, feed: Feed, stamp: Stamp)
 
 def _history(plan: BatchPlan, load: Load, feed: Feed, live: TableShape | None) -> BatchPlan:
     """Every change is a version from its own time on, and a delete ends one. What comes again falls on itself."""
-    at = ColumnSpec(AT, TimestampTZ(), nullable=True)
+    kinds = {AT: TimestampTZ(), KEY: String(LONGEST_KEY), NTH: BigInt()}
+    more = tuple(ColumnSpec(name, kind, nullable=True) for name, kind in kinds.items())
     in_lake = load.dialect.commits_each_statement
     if in_lake:
         from ematix_flow.plan.change_merge import LakeWords
@@ -124,7 +129,8 @@ def _history(plan: BatchPlan, load: Load, feed: Feed, live: TableShape | None) -
     else:
         words = Words(load, feed, live)
     words.scratch = load.landed_sql
-    load = replace(load, feed=FeedEvents.of(load.dialect, feed.columns, words.is_past()))
+    events = FeedEvents.of(load.dialect, feed.columns, words.beside("s"), words.moved_at(), words.is_past())
+    load = replace(load, feed=events)
     quote = load.dialect.quote
     tally = f"SELECT {quote(COUNTS_AS)}, 1, count(*) FROM {load.landed_sql} GROUP BY {quote(COUNTS_AS)}"
     changes = None
@@ -135,7 +141,7 @@ def _history(plan: BatchPlan, load: Load, feed: Feed, live: TableShape | None) -
     prepares = words.forgotten() if plan.ddl.action == "create" else ()
     return replace(
         plan,
-        columns=(*plan.columns, at),
+        columns=(*plan.columns, *more),
         statements=mode_statements(load),
         changes=changes,
         feed=replace(words.remembering(FeedPlan(tally)), prepares=prepares),
@@ -149,6 +155,11 @@ def gate_columns() -> tuple[str, ...]:
 
 ARRIVED, IS_ROW = "arrived", "is_row"
 """And what a tombstone is judged by: where the key's last message stands, and whether it was its newest, and a row."""
+
+MORE = "snapshot_ts_ms"
+"""What this says in a history, where a row that was read is a version like any other: of a key by itself, how many
+microseconds behind its time the furthest version begins; of a key with a time, by 1, that its change was set back, and
+made a version of another time."""
 
 TIPS = ((NEWEST, gate_columns()[:2]), (NEWEST_READ, gate_columns()[2:]))
 
@@ -182,16 +193,98 @@ class Words:
 
     def remembering(self, feed: FeedPlan) -> FeedPlan:
         """The plan with what remembers the landed changes."""
-        return replace(feed, passed=tuple(self._passed()))
+        gone_further = self._gone_further() if self.load.target.is_versioned else []
+        return replace(feed, passed=(*self._passed(), *gone_further))
+
+    # ── histories ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def known(self) -> str:
+        """The gate as it was before this batch."""
+        return self.gate
+
+    def beside(self, alias: str) -> str:
+        """What joins a landed change with what is known of its key: the furthest version (alias k)."""
+        same = f"k.pipeline_name = {self.pipeline} AND k.pk_json = {alias}.{self.dialect.quote(KEY)}"
+        return f"LEFT JOIN {self.known()} AS k ON {same}"
+
+    def is_set_back(self, alias: str, known: str = "k") -> str:
+        """Whether a landed change is behind the furthest version of its key in the log, and before it by the clock."""
+        event, furthest = self.moment(alias), self.gated(known)[0]
+        more = f"{known}.{MORE}"
+        return (
+            f"({same_log_sql(event.position, furthest.position)} AND {event.position} >= {furthest.position} "
+            f"AND ({furthest.ts} > {event.ts} OR ({furthest.ts} = {event.ts} AND {more} > 0)))"
+        )
+
+    def moved_at(self) -> str:
+        """The time from which the version of a landed change is (aliases s and k)."""
+        quote, event, furthest = self.dialect.quote, self.moment("s"), self.gated("k")[0]
+        at = f"s.{quote(AT)}"
+        behind = f"CASE WHEN {event.position} = {furthest.position} THEN 0 ELSE s.{quote(NTH)} END"
+        later = self.dialect.later(at, f"(({furthest.ts} - {event.ts}) * 1000 + k.{MORE} + {behind})")
+        return f"CASE WHEN {self.is_set_back('s')} THEN {later} ELSE {at} END"
 
     def is_past(self) -> str:
-        """Whether the version of a landed change's own time (alias s) was made by a later one.
+        """Whether a landed change (aliases s and k) says nothing that is not known.
 
-        Of what was applied the newest of a time comes again with it, at the latest: it may well be written once more.
+        So it is where the version of its time was made by a later one, and where it became a version of another time
+        because the clock had been set back. Of what was applied the newest of a time comes again with it at the latest:
+        it may well be written once more.
         """
-        is_behind = behind_sql(self.moment("s"), self.gated("g")[0])
+        event, gate, furthest = self.moment("s"), self.gated("g")[0], self.gated("k")[0]
         same = f"g.pipeline_name = {self.pipeline} AND g.pk_json = s.{self.dialect.quote(PK)}"
-        return f"EXISTS (SELECT 1 FROM {self.gate} AS g WHERE {same} AND {is_behind})"
+        same_log = same_log_sql(event.position, gate.position)
+        elsewhere = f"(g.{MORE} = 1 AND {same_log} AND {gate.position} >= {event.position})"
+        is_behind = (
+            f"{same_log_sql(event.position, furthest.position)} AND {event.position} < {furthest.position} "
+            f"AND ({event.ts} > {furthest.ts} OR ({event.ts} = {furthest.ts} AND k.{MORE} > 0))"
+        )
+        return (
+            f"(EXISTS (SELECT 1 FROM {self.known()} AS g WHERE {same} AND ({behind_sql(event, gate)} OR {elsewhere})) "
+            f"OR CASE WHEN {is_behind} THEN 1 ELSE 0 END = 1)"
+        )
+
+    def further(self, known: str) -> list[tuple[str, str]]:
+        """What the gate then knows of a key by itself, where a landed change (alias s) is further than `known`."""
+        quote, set_back = self.dialect.quote, self.is_set_back("s", known)
+        ts = f"s.{quote(TS)}"
+        return [  # in this order: the first two are worked out from what was known
+            (MORE, f"CASE WHEN {set_back} THEN {known}.{MORE} + s.{quote(NTH)} ELSE 0 END"),
+            ("last_seen_ts_ms", f"CASE WHEN {set_back} THEN {known}.last_seen_ts_ms ELSE {ts} END"),
+            ("position", f"s.{quote(POSITION)}"),
+        ]
+
+    def _gone_further(self) -> list[Statement]:
+        """The gate takes note of what was set back, and of the furthest version of every key."""
+        dialect, quote, now = self.dialect, self.dialect.quote, self.load.now_sql
+        set_back = (
+            f"(SELECT s.{quote(PK)} AS pk FROM {self.scratch} AS s {self.beside('s')} "
+            f"WHERE {self.tip(NEWEST)} AND {self.is_set_back('s')})"
+        )
+        aside = dialect.update_from(
+            self.gate, set_back, [(MORE, "1")], f"t.pipeline_name = {self.pipeline} AND t.pk_json = s.pk"
+        )
+        same = f"t.pipeline_name = {self.pipeline} AND t.pk_json = s.{quote(KEY)}"
+        known, event = self.gated("t")[0], self.moment("s")
+        further = dialect.update_from(
+            self.gate,
+            self.scratch,
+            [*self.further("t"), ("updated_at", now)],
+            f"{same} AND {self.tip(FURTHEST)} AND {after_sql(event, known.ts, known.position)}",
+        )
+        into = dialect.columns(["pipeline_name", "pk_json", MORE, "last_seen_ts_ms", "position", "updated_at"])
+        first = (
+            f"INSERT INTO {self.gate} ({into}) SELECT {self.pipeline}, s.{quote(KEY)}, 0, {event.ts}, "
+            f"s.{quote(POSITION)}, {now} FROM {self.scratch} AS s WHERE {self.tip(FURTHEST)} "
+            f"AND NOT EXISTS (SELECT 1 FROM {self.gate} AS t WHERE {same})"
+        )
+        return [
+            Statement(aside, why="remember the changes that a clock set back"),
+            Statement(further, why="remember the furthest version of every key"),
+            Statement(first, why="remember the keys that are new"),
+        ]
+
+    # ── what counts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def moment(self, alias: str) -> MomentSql:
         """When a landed change was made."""

@@ -5,6 +5,9 @@ that returns begins anew.
 
 A change that comes late is put in its place. Only where the version of its very time was made by a change that stands
 later in the log does it come too late: the gate remembers the place of every version.
+
+A change that stands behind all others of its key in the log, but has an earlier time, was made when the clock had been
+set back: its version begins a microsecond behind the last one. The gate remembers also which version of a key that is.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ class FeedEvents:
 
     Attributes:
         at: The column of a change's time.
+        beside: What is joined to landed changes for the conditions that follow.
+        moved_at: The time from which its version is, with that.
         is_row: Under which condition a change is about the row of a key.
         closes: Under which it ends a version.
         empties: Under which it ends all versions.
@@ -55,6 +60,8 @@ class FeedEvents:
     """
 
     at: str
+    beside: str
+    moved_at: str
     is_row: str
     closes: str
     empties: str
@@ -63,7 +70,7 @@ class FeedEvents:
     is_past: str
 
     @staticmethod
-    def of(dialect: Dialect, columns: Sequence[str], is_past: str) -> FeedEvents:
+    def of(dialect: Dialect, columns: Sequence[str], beside: str, moved_at: str, is_past: str) -> FeedEvents:
         """As changes land whose images may have these columns."""
         op = f"s.{dialect.quote(OP)}"
         lacks = [f"s.{dialect.quote(mask)} <> {full}" for mask, full in full_masks(len(columns)).items()]
@@ -73,6 +80,8 @@ class FeedEvents:
             has.append((name, f"({op} = {DELETE} OR (s.{dialect.quote(mask)} & {bit}) <> 0)"))
         return FeedEvents(
             at=AT,
+            beside=beside,
+            moved_at=moved_at,
             is_row=f"{op} IN ({UPSERT}, {DELETE})",
             closes=f"{op} = {DELETE}",
             empties=f"{op} = {TRUNCATE}",
@@ -87,16 +96,16 @@ def landed_changes(words: Words) -> str:
 
     One that was made before a truncate of the same time does not. Truncates are few: they are gathered first.
     """
-    quote, feed, at = words.dialect.quote, _feed(words), words.at("s")
+    quote, feed, at = words.dialect.quote, _feed(words), _feed(words).moved_at
     ts, seq, landed = quote(TS), quote(SEQ), words.load.landed_sql
     position = words.dialect.ordered(f"s.{quote(POSITION)}", Text())
     truncates = (
-        f"SELECT {at} AS {_EMPTIED_AT}, max({position}) AS {_PLACE}, max(s.{seq}) AS {_SEQ} "
-        f"FROM {landed} AS s WHERE {feed.empties} GROUP BY {at}"
+        f"SELECT {words.at('s')} AS {_EMPTIED_AT}, max({position}) AS {_PLACE}, max(s.{seq}) AS {_SEQ} "
+        f"FROM {landed} AS s WHERE {feed.empties} GROUP BY {words.at('s')}"
     )
     behind = f"CASE WHEN s.{ts} IS NULL THEN s.{seq} > r.{_SEQ} ELSE {position} > r.{_PLACE} END"
     return (
-        f"FROM {landed} AS s LEFT JOIN ({truncates}) AS r ON r.{_EMPTIED_AT} = {at} "
+        f"FROM {landed} AS s {feed.beside} LEFT JOIN ({truncates}) AS r ON r.{_EMPTIED_AT} = {at} "
         f"WHERE {at} IS NOT NULL AND {feed.is_row} AND (r.{_EMPTIED_AT} IS NULL OR {behind}) AND NOT {feed.is_past}"
     )
 

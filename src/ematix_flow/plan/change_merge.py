@@ -16,8 +16,11 @@ from ematix_flow.contracts.change_feeds import (
     DELETE,
     EVERY_KEY,
     FRESH,
+    FURTHEST,
+    KEY,
     LAST_GONE,
     LAST_ROW,
+    NEWEST,
     OP,
     PK,
     PLACE,
@@ -37,8 +40,8 @@ from ematix_flow.contracts.shapes import TableRef, TableShape
 from ematix_flow.contracts.table_writes import MergeClause
 from ematix_flow.declare.columns import BigInt, ColumnType, SmallInt, Text, TimestampTZ
 from ematix_flow.declare.table import ColumnSpec
-from ematix_flow.plan.change_apply import ARRIVED, IS_ROW, TIPS, Feed, Words, gate_columns
-from ematix_flow.plan.change_feed import MomentSql, behind_sql, newest_sql
+from ematix_flow.plan.change_apply import ARRIVED, IS_ROW, MORE, TIPS, Feed, Words, gate_columns
+from ematix_flow.plan.change_feed import MomentSql, after_sql, behind_sql, newest_sql
 from ematix_flow.plan.changes import ACTION, flags, one_if, one_statement
 from ematix_flow.plan.ddl import create_statements
 from ematix_flow.plan.strategies import Load
@@ -46,6 +49,9 @@ from ematix_flow.plan.strategies import Load
 _BEFORE = "before_"
 _KNOWN = (*gate_columns(), ARRIVED, IS_ROW)
 _EMPTIED, _MARKED = "__flow_emptied", "__flow_marked"
+_SET_BACK, _IS_FURTHEST = "__flow_set_back", "__flow_is_furthest"
+_NEWS = ("pk_json", *gate_columns(), "last_ts", "last_position", ARRIVED, IS_ROW, _SET_BACK, _IS_FURTHEST)
+"""What is to be remembered of a batch, in order."""
 
 
 def gate_of(table: TableRef) -> TableRef:
@@ -105,6 +111,10 @@ class LakeWords(Words):
         known, earlier = (f"{alias}.{self.dialect.quote(one)}" for one in (name, _BEFORE + name))
         return f"CASE WHEN {alias}.batch = {self.batch} THEN {earlier} ELSE {known} END"
 
+    def known(self) -> str:
+        known = ", ".join(f"{self.before(name, 'b')} AS {self.dialect.quote(name)}" for name in _KNOWN)
+        return f"(SELECT b.pipeline_name, b.pk_json, {known} FROM {self.gate} AS b)"
+
     def taken_back(self) -> tuple[Statement, ...]:
         """A batch that the gate has and the table has not, and that is not the one which comes now, never was."""
         quote, applied_at = self.dialect.quote, self.feed.applied_at
@@ -124,8 +134,7 @@ class LakeWords(Words):
     def judged_changes(self) -> Statement:
         """The landed changes, judged by what the gate knew before this batch."""
         quote, landed = self.dialect.quote, self.load.landed_sql
-        known = ", ".join(f"{self.before(name, 'b')} AS {quote(name)}" for name in _KNOWN)
-        gate = f"SELECT b.pk_json, {known} FROM {self.gate} AS b WHERE b.pipeline_name = {self.pipeline}"
+        gate = f"SELECT b.* FROM {self.known()} AS b WHERE b.pipeline_name = {self.pipeline}"
         every = self.dialect.literal(EVERY_KEY, Text())
         fresh = self.fresh(self.gated("g"), self.gated("h"))
         turn = f"CASE WHEN {self.outlived()} THEN s.{quote(TURN)} ELSE 0 END"
@@ -235,7 +244,14 @@ class LakeWords(Words):
         for name, column in (("last_ts", TS), ("last_position", POSITION), (ARRIVED, PLACE)):
             tips.append(f"max(CASE WHEN {is_last} THEN l.{quote(column)} END) AS {quote(name)}")
         tips.append(f"max(CASE WHEN {self.tip(LAST_ROW, 'l')} THEN 1 WHEN {is_last} THEN 0 END) AS {IS_ROW}")
-        news = f"SELECT {', '.join(tips)} FROM {self.scratch} AS l WHERE l.{quote(TIP)} > 0 GROUP BY l.{quote(PK)}"
+        is_versioned = self.load.target.is_versioned
+        if is_versioned:
+            set_back = f"{self.tip(NEWEST, 'l')} AND {self.is_set_back('l')}"
+            tips += [f"max(CASE WHEN {set_back} THEN 1 END) AS {_SET_BACK}", f"0 AS {_IS_FURTHEST}"]
+        landed = f"{self.scratch} AS l {self.beside('l') if is_versioned else ''}"
+        news = f"SELECT {', '.join(tips)} FROM {landed} WHERE l.{quote(TIP)} > 0 GROUP BY l.{quote(PK)}"
+        if is_versioned:
+            news += f" UNION ALL {self._furthest()}"
         before = {name: self.before(name, "t") for name in _KNOWN}
         changes = [f"t.{quote(_BEFORE + name)} = {value}" for name, value in before.items()]
         for _, (ts, position) in TIPS:
@@ -243,7 +259,9 @@ class LakeWords(Words):
             is_new, keeps_ts, keeps_position = newest_sql(event, f"({before[ts]})", f"({before[position]})")
             for name, keeps in ((ts, keeps_ts), (position, keeps_position)):
                 kept = f"NOT coalesce({is_new}, FALSE) OR coalesce({keeps}, FALSE)"
-                changes.append(f"t.{quote(name)} = CASE WHEN {kept} THEN {before[name]} ELSE s.{quote(name)} END")
+                own = f"WHEN s.{_SET_BACK} = 1 THEN 1" if name == MORE else ""
+                own = f"WHEN s.{_IS_FURTHEST} = 1 THEN s.{quote(name)} {own}" if is_versioned else ""
+                changes.append(f"t.{quote(name)} = CASE {own} WHEN {kept} THEN {before[name]} ELSE s.{quote(name)} END")
         last = MomentSql("s.last_ts", "s.last_position")
         (ts, position), (_, news_of) = gate_columns()[:2], TIPS[0]
         newest = (
@@ -261,6 +279,7 @@ class LakeWords(Words):
             "pipeline_name": self.pipeline,
             "pk_json": "s.pk_json",
             **{name: f"s.{quote(name)}" for name in gate_columns()},
+            **({MORE: f"coalesce(s.{_SET_BACK}, s.{MORE})"} if is_versioned else {}),
             ARRIVED: f"s.{ARRIVED}",
             IS_ROW: f"CASE WHEN coalesce({behind_sql(last, newest[1])}, FALSE) THEN 0 ELSE s.{IS_ROW} END",
             "batch": self.batch,
@@ -274,4 +293,15 @@ class LakeWords(Words):
             f"WHEN NOT MATCHED AND ({is_known}) THEN INSERT ({self.dialect.columns(list(values))}) "
             f"VALUES ({', '.join(values.values())})",
             why="remember what was seen",
+        )
+
+    def _furthest(self) -> str:
+        """What the gate gets to know of keys by themselves, in the columns of what else it does."""
+        values = {name: f"s.{self.dialect.quote(KEY)}" if name == "pk_json" else "NULL" for name in _NEWS}
+        values |= {**dict(self.further("k")), _IS_FURTHEST: "1"}
+        event, known = self.moment("s"), self.gated("k")[0]
+        columns = ", ".join(f"{value} AS {self.dialect.quote(name)}" for name, value in values.items())
+        return (
+            f"SELECT {columns} FROM {self.scratch} AS s {self.beside('s')} "
+            f"WHERE {self.tip(FURTHEST)} AND {after_sql(event, known.ts, known.position)}"
         )

@@ -168,7 +168,8 @@ def resolved_versions(words: Words) -> str:
     touched = f"EXISTS (SELECT 1 FROM {landed} AS s WHERE {words.match('t', 's')})"
     feed = words.load.feed
     timed = f" WHERE {words.at('s')} IS NOT NULL" if words.target.event_timestamp_column else ""
-    at, whole = f"{words.all_columns('s')}, {words.at('s')} AS {_AT}, 0 AS {RANK}", ""
+    begins = words.at("s") if feed is None else feed.moved_at
+    at, whole = f"{words.all_columns('s')}, {begins} AS {_AT}, 0 AS {RANK}", ""
     if feed is None:
         incoming = f"SELECT {at}, 0 AS {_CLOSING} FROM {landed} AS s{timed}"
     else:

@@ -22,6 +22,8 @@ from ematix_flow.contracts.change_feeds import (
     DELETE,
     DELETED,
     EVERY_KEY,
+    FURTHEST,
+    KEY,
     LAST_GONE,
     LAST_ROW,
     LATE,
@@ -29,6 +31,7 @@ from ematix_flow.contracts.change_feeds import (
     NEWEST,
     NEWEST_READ,
     NOTHING,
+    NTH,
     OP,
     PARTITION_LETTERS,
     PK,
@@ -271,6 +274,17 @@ def landed_history(rows: DataFrame, feed: FeedColumns, *, now: datetime) -> Data
     ]
     at = F.coalesce(F.timestamp_millis(F.col(TS)), F.lit(now).cast("timestamp"))
     lands = (F.col("__is_version") & F.col("__last")) | (F.col(OP) == TRUNCATE)
+    is_placed = F.col("__is_version") & F.col("__last") & F.col(_LOG).isNotNull()
+    moment = F.struct(F.col(TS).alias("ts"), F.col(POSITION).alias("position"))
+    in_log = Window.partitionBy(PK, _LOG).orderBy(POSITION).rangeBetween(Window.unboundedPreceding, Window.currentRow)
+    events = events.withColumns(
+        {
+            "__is_furthest": is_placed & (moment == F.max(F.when(is_placed, moment)).over(Window.partitionBy(PK))),
+            "__nth": F.sum(is_placed.cast("int")).over(in_log),
+        }
+    )
+    tip = F.when(lands & F.col(TS).isNotNull() & (F.col(OP) != TRUNCATE), NEWEST).otherwise(0)
+    tip = tip + F.when(F.col("__is_furthest"), FURTHEST).otherwise(0)
     return events.select(
         *[F.col(f"{_KEYS}.{quoted(key.name)}").alias(key.name) for key in feed.keys],
         *values,
@@ -282,13 +296,12 @@ def landed_history(rows: DataFrame, feed: FeedColumns, *, now: datetime) -> Data
         F.col(SNAPSHOT).cast("smallint").alias(SNAPSHOT),
         F.col(f"{_ARRIVED}.number").alias(SEQ),
         F.lit(0).cast("bigint").alias(TURN),
-        F.when(lands & F.col(TS).isNotNull() & (F.col(OP) != TRUNCATE), NEWEST)
-        .otherwise(0)
-        .cast("smallint")
-        .alias(TIP),
+        tip.cast("smallint").alias(TIP),
         F.lit(None).cast("string").alias(PLACE),
         *held,
         F.when(lands, at).alias(AT),
+        F.when(F.col("__is_version"), F.col(PK)).alias(KEY),
+        F.when(is_placed, F.col("__nth")).alias(NTH),
     )
 
 
