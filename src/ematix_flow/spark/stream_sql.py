@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from ematix_flow.backends.files_sql import FolderQuery, folder_query
@@ -71,8 +72,14 @@ class StreamSql:
         self._query = _passing(query, views, self.named, self._carried)
 
     def __call__(self, rows: DataFrame, lookups: Mapping[str, DataFrame] | None = None) -> DataFrame:
-        """The result over one batch."""
-        return self._over(rows, lookups, self._run)
+        """The result over one batch.
+
+        Raises:
+            InvalidSource: two of its columns have one name, and are not the same.
+        """
+        found = self._over(rows, lookups, self._run)
+        _require_one_of_each(found)
+        return found
 
     def failing(self, rows: DataFrame, row: str, lookups: Mapping[str, DataFrame] | None = None) -> DataFrame | None:
         """What stands in a column of the rows that the SQL fails for; None when that cannot be asked of it."""
@@ -107,6 +114,24 @@ class StreamSql:
         finally:
             for view in views:
                 spark.catalog.dropTempView(view)
+
+
+def _require_one_of_each(found: DataFrame) -> None:
+    """A column that stands twice is one; of two that only share their name nobody could say which is meant."""
+    seen: dict[str, str] = {}
+    for name in found.columns:
+        other = seen.get(name.lower())
+        if other is None:
+            seen[name.lower()] = name
+            continue
+        try:
+            found.select(_quoted(name))
+        except AnalysisException as exc:
+            raise InvalidSource(
+                f"transform_sql gives two columns named '{name}'"
+                + (f", which to SQL is '{other}' as well." if other != name else "."),
+                fix="name them apart with AS; where a * brings one of them, name its columns instead",
+            ) from exc
 
 
 def _passing(query: FolderQuery, views: Sequence[str], named: Sequence[str], passed: Sequence[str]) -> FolderQuery:
