@@ -21,6 +21,7 @@ from ematix_flow.contracts.streams import StreamBatch, StreamCounters
 from ematix_flow.declare.connection import Connection
 from ematix_flow.declare.registry import SourceLocation
 from ematix_flow.declare.stream_spec import StreamSpec
+from ematix_flow.errors import UnknownColumn
 from ematix_flow.run.change_targets import ChangeTarget
 from ematix_flow.spark.change_events import ChangeCodec
 from ematix_flow.spark.payloads import UNKNOWN
@@ -38,10 +39,15 @@ class Mirror:
     """A table `t` that is told events, as a stream tells it batches."""
 
     def __init__(
-        self, spark: SparkSession, connection: Connection, schema: str, mode: Literal["scd2"] | None = None
+        self,
+        spark: SparkSession,
+        connection: Connection,
+        schema: str,
+        mode: Literal["scd2"] | None = None,
+        key: str = "id",
     ) -> None:
         self.spark = spark
-        target = Target(connection=connection, table=(schema, "t"), primary_key=("id",), mode=mode)
+        target = Target(connection=connection, table=(schema, "t"), primary_key=(key,), mode=mode)
         kafka = KafkaConnection(name="broker", bootstrap_servers="nowhere:1", group_id="g")
         self.stream = StreamSpec(
             name="mirror",
@@ -216,3 +222,12 @@ def test_a_history_goes_by_the_log_where_the_clock_was_set_back(
 
 def at(second: int, log: int, key: int = 1, **image: int) -> Event:
     return Event("create" if log < 3 else "update", key, Moment(second * 1000, place_in("lsn:", log)), image)
+
+
+def test_a_key_that_changes_have_in_other_letters_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "mirror.db")
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE t (ID INTEGER PRIMARY KEY, a INTEGER)")
+    lite = Mirror(local_spark(), SQLiteConnection(name="lite", path=path), "main", key="ID")
+    with pytest.raises(UnknownColumn, match="is 'ID', and the changes call it 'id'"):
+        lite.tell(FEED, "first", 0)

@@ -223,6 +223,7 @@ class ChangeTarget(StreamTarget):
 
         live, met = self._live(), met_columns(rows)
         keys = self._keys(live, met)
+        self._require_same_case(keys, met)
         known = self._known_columns(live, keys, met)
         news = [name for name in met if name not in known and name not in keys]
         if (live is not None or self.declared is not None) and news:
@@ -276,12 +277,26 @@ class ChangeTarget(StreamTarget):
     def _require_keys(self, keys: tuple[str, ...], met: Mapping[str, ColumnType]) -> None:
         """Refuse to make a table by a key that no image has: every change would be skipped for want of it."""
         missing = [key for key in keys if key not in met]
-        is_at_a_path = self.cdc.key_field is not None and len(keys) == 1
-        if met and missing and not is_at_a_path:
+        if met and missing and not self._is_at_a_path(keys):
             raise UnknownColumn(
                 f"The changes have no column {listed(missing)}, which is to be the key of {self.table}.",
                 fix=closest(missing[0], list(met)) or f"name its key with primary_key=; they have {listed(list(met))}",
             )
+
+    def _is_at_a_path(self, keys: tuple[str, ...]) -> bool:
+        return self.cdc.key_field is not None and len(keys) == 1
+
+    def _require_same_case(self, keys: tuple[str, ...], met: Mapping[str, ColumnType]) -> None:
+        """Refuse a key that changes have in other letters only: every one of them would be skipped."""
+        if self._is_at_a_path(keys):
+            return
+        others = {name.lower(): name for name in met}
+        for key in keys:
+            if key not in met and (other := others.get(key.lower())) is not None:
+                raise UnknownColumn(
+                    f"The key of {self.table} is '{key}', and the changes call it '{other}': case tells names apart.",
+                    fix=f"let the capture rename its columns (Debezium's ReplaceField), or name the table's '{other}'",
+                )
 
     @property
     def _bounds_keys(self) -> bool:
