@@ -83,12 +83,14 @@ class History:
             if change.key is not None:
                 by_key.setdefault(change.key, []).append(change)
         for key in {*by_key, *self.told}:
-            landed = {
-                at: change.image
-                for nth, change in enumerate(by_key.get(key, []), 1)
-                if not self._is_past(key, change)
-                and not ((at := self._moved(key, change, nth)) in emptied and change.place <= emptied[at])
-            }
+            landed: dict[At, Image | None] = {}
+            for nth, change in enumerate(by_key.get(key, []), 1):
+                at = self._moved(key, change, nth)
+                if self._is_past(key, change) or (at in emptied and change.place <= emptied[at]):
+                    continue
+                before = landed.get(at, {})
+                before = dict.fromkeys(NAMES) if before is None else before
+                landed[at] = None if change.image is None else {**before, **change.image}
             self.told[key] = self._told(self.told.get(key, {}), landed, emptied)
         for key, changes in by_key.items():
             self._remember(key, changes)

@@ -95,7 +95,8 @@ def test_a_change_behind_the_furthest_is_the_current_one_although_the_clock_was_
     spec = history_spec(db)
     for number, batch in enumerate([*batches, batches[1], batches[0], [batches[1][0]], batches[2]]):
         settle(db, spec, landed_rows(batch), now=100 + number)
-    settle(db, spec, landed_rows([Change(1, 11, {"v": "r"}, 5)]), now=200)
+    again = [Change(1, 7, {"w": 3}, 4), Change(1, 11, {"v": "r"}, 5)]
+    settle(db, spec, landed_rows(again), now=200)
     assert stored_versions(db, spec) == [
         (1, "p", 1, (10, 0), (10, 1), False),
         (1, "p", 2, (10, 1), (10, 2), False),
@@ -104,6 +105,14 @@ def test_a_change_behind_the_furthest_is_the_current_one_although_the_clock_was_
         (1, "r", 3, (11, 0), None, True),
         (2, "p", 1, (10, 0), (10, 1), False),
     ]
+
+
+def test_the_furthest_comes_again_with_one_of_its_very_time(db: Db) -> None:
+    """Of its own batch it was the last of two, and got the time of the first, at which the next is made."""
+    spec = history_spec(db)
+    settle(db, spec, landed_rows([Change(1, 10, {"v": "p", "w": 1}, 2)]), now=100)
+    settle(db, spec, landed_rows([Change(1, 5, {"v": "p", "w": 1}, 2), Change(1, 10, {"w": 2}, 3)]), now=101)
+    assert stored_versions(db, spec) == [(1, "p", 2, (10, 0), None, True)]
 
 
 @pytest.mark.parametrize("comes_again", [False, True])

@@ -129,7 +129,9 @@ def _history(plan: BatchPlan, load: Load, feed: Feed, live: TableShape | None) -
     else:
         words = Words(load, feed, live)
     words.scratch = load.landed_sql
-    events = FeedEvents.of(load.dialect, feed.columns, words.beside("s"), words.moved_at(), words.is_past())
+    events = FeedEvents.of(
+        load.dialect, feed.columns, words.beside("s"), words.moved_at(), words.is_again(), words.is_past()
+    )
     load = replace(load, feed=events)
     quote = load.dialect.quote
     tally = f"SELECT {quote(COUNTS_AS)}, 1, count(*) FROM {load.landed_sql} GROUP BY {quote(COUNTS_AS)}"
@@ -223,6 +225,10 @@ class Words:
         behind = f"CASE WHEN {event.position} = {furthest.position} THEN 0 ELSE s.{quote(NTH)} END"
         later = self.dialect.later(at, f"(({furthest.ts} - {event.ts}) * 1000 + k.{MORE} + {behind})")
         return f"CASE WHEN {self.is_set_back('s')} THEN {later} ELSE {at} END"
+
+    def is_again(self) -> str:
+        """Whether a landed change (aliases s and k) is the furthest version itself: others of its time are later."""
+        return f"({self.is_set_back('s')} AND {self.moment('s').position} = {self.gated('k')[0].position})"
 
     def is_past(self) -> str:
         """Whether a landed change (aliases s and k) says nothing that is not known.

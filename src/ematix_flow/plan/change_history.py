@@ -51,6 +51,7 @@ class FeedEvents:
         at: The column of a change's time.
         beside: What is joined to landed changes for the conditions that follow.
         moved_at: The time from which its version is, with that.
+        rank: Which of two of one time comes first, as the greater number; neither is above 0.
         is_row: Under which condition a change is about the row of a key.
         closes: Under which it ends a version.
         empties: Under which it ends all versions.
@@ -62,6 +63,7 @@ class FeedEvents:
     at: str
     beside: str
     moved_at: str
+    rank: str
     is_row: str
     closes: str
     empties: str
@@ -70,7 +72,9 @@ class FeedEvents:
     is_past: str
 
     @staticmethod
-    def of(dialect: Dialect, columns: Sequence[str], beside: str, moved_at: str, is_past: str) -> FeedEvents:
+    def of(
+        dialect: Dialect, columns: Sequence[str], beside: str, moved_at: str, is_again: str, is_past: str
+    ) -> FeedEvents:
         """As changes land whose images may have these columns."""
         op = f"s.{dialect.quote(OP)}"
         lacks = [f"s.{dialect.quote(mask)} <> {full}" for mask, full in full_masks(len(columns)).items()]
@@ -82,6 +86,7 @@ class FeedEvents:
             at=AT,
             beside=beside,
             moved_at=moved_at,
+            rank=f"CASE WHEN {is_again} THEN 0 ELSE -1 END",
             is_row=f"{op} IN ({UPSERT}, {DELETE})",
             closes=f"{op} = {DELETE}",
             empties=f"{op} = {TRUNCATE}",

@@ -162,7 +162,7 @@ def _touched(words: Words, same_version: str) -> str:
     resolved = f"SELECT v.*, {expired} AS {_EXPIRED} FROM ({resolved_versions(words)}) AS v"
     is_new, is_gone = f"t.{words.valid_from} IS NULL", f"s.{words.valid_from} IS NULL"
     in_both = f"NOT ({is_new}) AND NOT ({is_gone})"
-    is_corrected = f"{in_both} AND s.{RANK} = 0 AND {words.differs('t', 's')}"
+    is_corrected = f"{in_both} AND s.{RANK} <= 0 AND {words.differs('t', 's')}"
     is_closed = f"{in_both} AND t.{words.valid_to} IS NULL AND s.{words.valid_to} IS NOT NULL"
     other_end = dialect.is_distinct(f"t.{words.valid_to}", f"s.{words.valid_to}", TimestampTZ())
     is_moved = f"{in_both} AND {other_end} AND NOT ({is_closed})"

@@ -168,8 +168,8 @@ def resolved_versions(words: Words) -> str:
     touched = f"EXISTS (SELECT 1 FROM {landed} AS s WHERE {words.match('t', 's')})"
     feed = words.load.feed
     timed = f" WHERE {words.at('s')} IS NOT NULL" if words.target.event_timestamp_column else ""
-    begins = words.at("s") if feed is None else feed.moved_at
-    at, whole = f"{words.all_columns('s')}, {begins} AS {_AT}, 0 AS {RANK}", ""
+    begins, rank = (words.at("s"), "0") if feed is None else (feed.moved_at, feed.rank)
+    at, whole = f"{words.all_columns('s')}, {begins} AS {_AT}, {rank} AS {RANK}", ""
     if feed is None:
         incoming = f"SELECT {at}, 0 AS {_CLOSING} FROM {landed} AS s{timed}"
     else:
@@ -296,7 +296,7 @@ def _apply(words: Words) -> list[Statement]:
                 load.table_sql,
                 words.scratch,
                 [*contents, *ends, ("row_hash", words.hash_of("s")), *load.stamp_values()],
-                f"{same_version} AND s.{RANK} = 0 AND {words.differs('t', 's')}",
+                f"{same_version} AND s.{RANK} <= 0 AND {words.differs('t', 's')}",
             ),
             counts="updated",
             why="correct versions whose content arrived again, changed, for the same time",
