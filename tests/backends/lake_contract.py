@@ -20,6 +20,7 @@ from ematix_flow.backends.lake import LakeBackend
 from ematix_flow.connections import Connection, PostgresConnection, SQLiteConnection
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.namespace import Ematix
+from ematix_flow.declare.normalizers import default
 from ematix_flow.declare.pipeline import Pipeline
 from ematix_flow.declare.source import BatchSource
 from ematix_flow.declare.table import ColumnSpec, table_spec
@@ -205,6 +206,19 @@ class LakeContract(BackendContract):
             (2, "high", 3, None, True),
             (2, "theirs", 1, 3, False),
         ]
+
+    def test_a_new_not_null_column_is_added_when_no_row_stays_that_would_lack_it(self, bench: Bench) -> None:
+        before = bench.table("users", id=Annotated[BigInt, pk()])
+        bench.load(before, [], route="spark", mode="append")
+        filled = bench.table("users", id=Annotated[BigInt, pk()], city=Annotated[Text, default("?")])
+        bench.load(filled, [(1, "Rome"), (2, None)], route="spark", mode="append")
+        assert bench.rows(filled) == [(1, "Rome"), (2, "?")]
+        wider = bench.table("users", id=Annotated[BigInt, pk()], city=Text, zip=Annotated[Text, default("00")])
+        with pytest.raises(IncompatibleSchema, match="'zip'.* cannot give them a default.*declare it nullable"):
+            bench.load(wider, [(3, "Oslo", None)], route="spark", mode="append")
+        assert bench.rows(filled) == [(1, "Rome"), (2, "?")] and "zip" not in bench.columns(filled)
+        bench.load(wider, [(3, "Oslo", None)], route="spark", mode="truncate")
+        assert bench.rows(wider) == [(3, "Oslo", "00")]
 
     def test_exact_history_is_refused_before_anything_is_made(self, bench: Bench) -> None:
         levels = bench.table("levels", id=Annotated[BigInt, pk()], level=Text, at=TimestampTZ)

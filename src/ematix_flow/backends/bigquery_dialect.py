@@ -178,9 +178,5 @@ class BigqueryDialect(WarehouseDialect):
     def delete_all(self, target: str) -> str:
         return f"DELETE FROM {target} WHERE TRUE"  # without a condition it is refused
 
-    def add_column(self, table: str, column: str, type_sql: str, default: str | None) -> str | None:
-        # A column that must have a value cannot be added to a table that is there.
-        return None if default is not None else super().add_column(table, column, type_sql, None)
-
     def widen_column(self, table: str, column: str, type_sql: str) -> str | None:
         return f"ALTER TABLE {table} ALTER COLUMN {self.quote(column)} SET DATA TYPE {type_sql}"

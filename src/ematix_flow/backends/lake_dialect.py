@@ -58,6 +58,7 @@ class LakeDialect(Dialect):
     bookkeeping_schema = None
     keeps_keys = False
     commits_each_statement = True
+    fills_added_columns = False
     has_engine = False
 
     def __init__(self, name: str, name_of: Callable[[TableRef], str]) -> None:
@@ -158,5 +159,6 @@ class LakeDialect(Dialect):
     def same_type(self, declared: ColumnType, native: str) -> bool:
         return spark_type(declared) == native
 
-    def add_column(self, table: str, column: str, type_sql: str, default: str | None) -> str | None:
-        return None if default is not None else f"ALTER TABLE {table} ADD COLUMNS ({self.quote(column)} {type_sql})"
+    def add_column(self, table: str, column: str, type_sql: str, default: str | None) -> str:
+        assert default is None, "files that are there stay as they are"
+        return f"ALTER TABLE {table} ADD COLUMNS ({self.quote(column)} {type_sql})"

@@ -49,6 +49,8 @@ class Dialect(ABC):
     """Whether tables know their primary key and unique constraints."""
     commits_each_statement: ClassVar[bool] = False
     """Whether every statement is a commit of its own, so that a load must be one statement."""
+    fills_added_columns: ClassVar[bool] = True
+    """Whether a column that is added can give its default to the rows that are there; otherwise it is NULL in them."""
     has_engine: ClassVar[bool] = True
     """Whether statements run in the system itself; otherwise Spark runs them."""
     holds_left: bool = False
@@ -204,8 +206,8 @@ class Dialect(ABC):
         """What follows the columns in CREATE TABLE; `changes_rows` says that loads will do more than add rows."""
         return ""
 
-    def add_column(self, table: str, column: str, type_sql: str, default: str | None) -> str | None:
-        """Add a nullable column, or a NOT NULL one with the default that fills existing rows; None if it cannot."""
+    def add_column(self, table: str, column: str, type_sql: str, default: str | None) -> str:
+        """Add a nullable column, or a NOT NULL one with the default that `fills_added_columns`."""
         tail = f" NOT NULL DEFAULT {default}" if default is not None else ""
         return f"ALTER TABLE {table} ADD COLUMN {self.quote(column)} {type_sql}{tail}"
 

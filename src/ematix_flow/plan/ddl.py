@@ -82,6 +82,8 @@ def _plan_changes(
 ) -> DdlPlan:
     columns, primary_key = physical_columns(target), physical_primary_key(target)
     unique = physical_unique(target)
+    if target.mode == "truncate" and not dialect.fills_added_columns:
+        live = replace(live, has_rows=False)  # none stays that a new column would have to be filled in
     found = differences(dialect, table, columns, primary_key, unique, live)
     texts = tuple(difference.text for difference in found)
     if not found:
@@ -201,22 +203,17 @@ def _missing(dialect: Dialect, table: TableRef, column: ColumnSpec, live: TableS
     text = f"column '{column.name}' ({column.type}) is declared and not in the table"
     type_sql, name = dialect.type_sql(column.type), dialect.table(table)
     default = _declared_default(dialect, column)
-    if column.nullable or column.name in STAMP_COLUMNS:
+    if column.nullable or column.name in STAMP_COLUMNS or not dialect.fills_added_columns:
         default = None  # rows that were there before the framework came have no load to name
     if column.nullable or column.name in STAMP_COLUMNS or default is not None or not live.has_rows:
         added = dialect.add_column(name, column.name, type_sql, default)
-        if added is None:
-            return Difference(
-                f"{text}; {dialect.name} cannot fill it in the rows that are there: declare it nullable",
-                missing_column=column.name,
-            )
         notes = dialect.column_notes(name, [(column.name, column.type)])
         change = TableChange("add", (column,))
         return Difference(text, (added, *notes), missing_column=column.name, change=change)
-    return Difference(
-        f"{text}; it is NOT NULL and the table has rows: declare it nullable or give default(...)",
-        missing_column=column.name,
-    )
+    mend = "declare it nullable or give default(...)"
+    if not dialect.fills_added_columns:
+        mend = f"{dialect.name} cannot give them a default(...), so declare it nullable"
+    return Difference(f"{text}; it is NOT NULL and the table has rows: {mend}", missing_column=column.name)
 
 
 def _declared_default(dialect: Dialect, column: ColumnSpec) -> str | None:

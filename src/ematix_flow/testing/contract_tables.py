@@ -145,6 +145,14 @@ class Tables:
             bench.load(refused, [(2, "Rome")], route=bench.quick, mode="append")
         assert "city" not in bench.columns(before)
 
+    @needs("append", "adds_columns")
+    def test_a_new_not_null_column_is_added_to_a_table_without_rows(self, bench: Bench) -> None:
+        before = bench.table("users", id=Annotated[BigInt, pk()])
+        bench.load(before, [], route=bench.quick, mode="append")
+        filled = bench.table("users", id=Annotated[BigInt, pk()], city=Annotated[Text, default("it's")])
+        bench.load(filled, [(2, "Rome"), (3, None)], route=bench.quick, mode="append")
+        assert bench.rows(filled) == [(2, "Rome"), (3, "it's")]
+
     @needs("append", "adds_columns", "fills_added_columns")
     def test_a_new_not_null_column_with_a_default_gives_it_to_the_rows_that_are_there(self, bench: Bench) -> None:
         before = bench.table("users", id=Annotated[BigInt, pk()])
