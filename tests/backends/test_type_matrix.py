@@ -203,6 +203,17 @@ def test_every_value_goes_into_tables_of_this_format_and_from_there_into_every_s
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_value_goes_from_one_kind_of_lake_table_to_the_other_and_back(places: Places) -> None:
+    way: tuple[System, ...] = ("Parquet", "Delta", "Iceberg", "Delta")
+    rows = rows_for(*way)
+    fill(places("Parquet"), rows)
+    before = "given"
+    for number, (source, target) in enumerate(itertools.pairwise(way), start=1):
+        load(places(source), places(target), before, f"stop_{number}")
+        before = f"stop_{number}"
+        assert not differences(stored(places(target), before), expected(rows)), f"{source} → {target}"
+
+
 def test_a_table_that_went_through_every_system_comes_back_as_it_was(places: Places) -> None:
     way: tuple[System, ...] = ("PostgreSQL", "MySQL", "DuckDB", "SQLite", "Parquet", "PostgreSQL")
     rows = rows_for(*way)
