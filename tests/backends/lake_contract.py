@@ -17,6 +17,7 @@ from ematix_flow import Target, pk
 from ematix_flow.backends.delta import DeltaBackend
 from ematix_flow.backends.iceberg import IcebergBackend
 from ematix_flow.backends.lake import LakeBackend
+from ematix_flow.backends.lake_commits import told
 from ematix_flow.connections import Connection, PostgresConnection, SQLiteConnection
 from ematix_flow.contracts.shapes import TableRef
 from ematix_flow.declare.namespace import Ematix
@@ -219,6 +220,29 @@ class LakeContract(BackendContract):
         assert bench.rows(filled) == [(1, "Rome"), (2, "?")] and "zip" not in bench.columns(filled)
         bench.load(wider, [(3, "Oslo", None)], route="spark", mode="truncate")
         assert bench.rows(wider) == [(3, "Oslo", "00")]
+
+    def test_columns_that_only_the_table_has_are_left_alone(self, bench: Bench) -> None:
+        from_elsewhere = {"id": Annotated[BigInt, pk()], "name": Text, "note": Text | None}
+        for mode, rows in (
+            ("append", [(1, "ann", "kept"), (2, "bob", None)]),
+            ("truncate", [(2, "bob", None)]),
+            ("merge", [(1, "ann", "kept"), (2, "bob", None)]),
+        ):
+            wider = bench.table(f"users_{mode}", **from_elsewhere)
+            bench.load(wider, [(1, "ann", "kept")], route="spark", mode=mode)
+            users = bench.table(f"users_{mode}", id=Annotated[BigInt, pk()], name=Text)
+            bench.load(users, [(2, "bob")], route="spark", mode=mode)
+            assert bench.rows(wider) == rows, mode
+
+    def test_truncate_replaces_all_partitions_whatever_the_session_says_of_them(self, bench: Bench) -> None:
+        users = bench.table("users", id=Annotated[BigInt, pk()], city=Text)
+        bench.put(users, [(1, "Rome"), (2, "Oslo")], route="spark")
+        into(bench, users, mode="truncate", partition_by=["city"]).sync()
+        bench.put(users, [(3, "Oslo")], route="spark")
+        spark = endpoint(bench)._backend().spark()
+        with told(spark, {"spark.sql.sources.partitionOverwriteMode": "dynamic"}):
+            into(bench, users, mode="truncate").sync()
+        assert bench.rows(users) == [(3, "Oslo")]
 
     def test_exact_history_is_refused_before_anything_is_made(self, bench: Bench) -> None:
         levels = bench.table("levels", id=Annotated[BigInt, pk()], level=Text, at=TimestampTZ)

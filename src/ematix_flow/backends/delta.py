@@ -196,6 +196,8 @@ class DeltaBackend(DeltaStreams):
             f"{_CONF}write.txnAppId": commit.application,
             f"{_CONF}write.txnVersion": str(commit.number),
             f"{_CONF}commitInfo.userMetadata": _mark(commit),
+            # A session may be told that INSERT OVERWRITE leaves the partitions alone that no row comes for.
+            "spark.sql.sources.partitionOverwriteMode": "static",
         }
         try:
             with told(spark, marks):

@@ -230,8 +230,11 @@ class IcebergBackend(IcebergStreams):
     def _marked(self, spark: SparkSession, table: TableRef, commit: Commit) -> Iterator[None]:
         """What is committed carries the mark, and a conflict is called one."""
         marks = {_RUN: commit.run_id, _PIPELINE: commit.pipeline, _LOGICAL_RUN: commit.logical_run}
+        conf = {f"spark.sql.iceberg.snapshot-property.{name}": text for name, text in marks.items()}
+        # A session may be told to store values as older Sparks did, which these tables refuse.
+        conf["spark.sql.storeAssignmentPolicy"] = "ANSI"
         try:
-            with told(spark, {f"spark.sql.iceberg.snapshot-property.{name}": text for name, text in marks.items()}):
+            with told(spark, conf):
                 yield
         except Exception as exc:
             if self.is_conflict(exc):
@@ -240,19 +243,33 @@ class IcebergBackend(IcebergStreams):
 
     def carry_out(self, spark: SparkSession, load: LoadCommit) -> None:
         write, table = load.statement.write, load.plan.table
-        if load.plan.changes is None or write is None or write.kind != "append":
+        if write is None or write.kind == "merge":
             return super().carry_out(spark, load)
         from pyspark.sql import functions as F
 
-        # An INSERT goes through whatever others add meanwhile. Taking the place of no row at all does the same, and
-        # Iceberg looks whether there are rows that the given version does not have.
-        known = {"isolation-level": "serializable", "validate-from-snapshot-id": load.version}
-        writer = spark.sql(write.rows).writeTo(self.name_of(table))
-        for option, value in known.items():
-            if value is not None:
-                writer = writer.option(option, str(value))
+        writer = self._for_every_column(spark, table, spark.sql(write.rows)).writeTo(self.name_of(table))
+        if write.kind == "append" and load.plan.changes is not None:
+            # An INSERT goes through whatever others add meanwhile. Taking the place of no row at all does the same, and
+            # Iceberg looks whether there are rows that the given version does not have.
+            known = {"isolation-level": "serializable", "validate-from-snapshot-id": load.version}
+            for option, value in known.items():
+                if value is not None:
+                    writer = writer.option(option, str(value))
         with self._marked(spark, table, load.mark):
-            writer.overwrite(F.lit(False))
+            if write.kind == "append" and load.plan.changes is None:
+                writer.append()
+            else:
+                # Said like this, since INSERT OVERWRITE leaves partitions alone in a session that is told to.
+                writer.overwrite(F.lit(write.kind == "replace"))
+
+    def _for_every_column(self, spark: SparkSession, table: TableRef, rows: DataFrame) -> DataFrame:
+        """The rows, with NULL in columns that only the table has: into these tables Spark adds no row without."""
+        from pyspark.sql import functions as F
+
+        there = self.frame(spark, table).schema.fields
+        given = {name.lower() for name in rows.columns}
+        missing = {field.name: F.lit(None).cast(field.dataType) for field in there if field.name.lower() not in given}
+        return rows.withColumns(missing) if missing else rows
 
     def is_conflict(self, exc: Exception) -> bool:
         return any(word in str(exc) for word in _CONFLICTS)
