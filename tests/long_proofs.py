@@ -58,7 +58,7 @@ PATTERNS = (
     r"test_change_targets\.py::test_(a_lake_ends_as_the_source|a_lake_table_that_is_gone)\w+",
     r"test_delta\.py::TestDelta::test_(truncate_replaces|append_of_a_key)\w+\[spark\]",
     # Iceberg has these in `make test`.
-    r"test_delta\.py::TestDelta::test_(a_merge_that_changes|a_new_not_null_column_is_added|a_row_stored_twice|a_version_that_another|an_older_version)\w+",
+    r"test_delta\.py::TestDelta::test_(a_merge_that_changes|a_new_not_null_column_is_added|columns_that_only|a_row_stored_twice|a_version_that_another|an_older_version)\w+",
     r"test_lake_s3\.py::test_every_mode_works_in_a_bucket",
     r"test_lake_s3\.py::TestS3(Iceberg::|Delta::(?!test_two_pipelines_that_merge_at_once))",
     r"test_lake_s3_kill\.py::",
@@ -84,7 +84,7 @@ PATTERNS = (
     r"test_type_matrix\.py::test_every_value_goes_from_one_kind_of_lake_table\w+",
     r"test_native_delta\.py::test_both_engines_write_the_same_history",
     r"test_native\.py::test_a_slice_of_the_contract",
-    r"test_given_sessions\.py::test_a_connect_session",
+    r"test_given_sessions\.py::test_(a_connect_session|lake_tables)\w+",
     r"test_iceberg\.py::TestIceberg::test_hard_deletes\w+\[spark\]",
     r"test_lake_kill\.py::test_a_killed_load\w+\[iceberg-",
     r"test_cdc\.py::test_a_feed_is_mirrored\w+\[sqlite\]",

@@ -11,7 +11,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 import ematix_flow
+from ematix_flow.backends.jars import resolve
 
 HEAD = """
     import os, sys, traceback
@@ -137,6 +140,70 @@ USE = """
 """
 
 
+LAKES = """
+    from pyspark.sql import SparkSession
+    kept = {
+        "spark.sql.sources.partitionOverwriteMode": "dynamic",
+        "spark.sql.storeAssignmentPolicy": "LEGACY",
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.session.timeZone": "America/New_York",
+    }
+    given = {
+        "spark.jars": os.environ["LAKE_JARS"],
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.ui.enabled": "false",
+        **kept,
+    }
+    builder = SparkSession.builder.master("local[1]").appName("mine")
+    for name, value in given.items():
+        builder = builder.config(name, value)
+    mine = builder.getOrCreate()
+
+    import datetime as dt
+    import pyarrow as pa
+    from ematix_flow import Annotated, BigInt, Target, Text, TimestampTZ, ematix, pk
+    from ematix_flow.connections import DeltaLocalConnection, IcebergConnection
+    from ematix_flow.df import to_polars
+
+    at = dt.datetime(2026, 7, 1, 0, 30, tzinfo=dt.timezone.utc)
+
+    def rows(*found):
+        return pa.table({"id": [i for i, _ in found], "city": [c for _, c in found], "at": [at] * len(found)})
+
+    for lake in (DeltaLocalConnection(name="delta", path="delta"), IcebergConnection(name="ice", warehouse="ice")):
+        tables = {}
+        def load(name, mode, given, **options):
+            if name not in tables:
+                columns = {"id": Annotated[BigInt, pk()], "city": Text, "at": TimestampTZ}
+                made = type(f"{name}_{lake.name}", (), {"__annotations__": columns})
+                tables[name] = ematix.table(schema="s", name=name)(made)
+            target = Target(table=tables[name], connection=lake, mode=mode, **options)
+            title = f"{lake.name} {name} {mode} {len(options)}"
+            ematix.pipeline(name=title, source_connection=lake, targets=[target])(lambda conn: given).sync()
+
+        def stored(name):
+            return sorted(to_polars(lake, f"SELECT id, city, at FROM s.{name}").rows())
+
+        load("plain", "append", rows((1, "Rome")))
+        load("plain", "append", rows((2, "Oslo")))
+        assert stored("plain") == [(1, "Rome", at), (2, "Oslo", at)]
+        load("parted", "truncate", rows((1, "Rome"), (2, "Oslo")), partition_by=["city"])
+        load("parted", "truncate", rows((3, "Oslo")))
+        assert stored("parted") == [(3, "Oslo", at)]
+        for mode in ("merge", "scd2"):
+            load(mode, mode, rows((1, "Rome"), (2, "Oslo")))
+            load(mode, mode, rows((2, "Paris"), (3, "Bonn")))
+        assert stored("merge") == [(1, "Rome", at), (2, "Paris", at), (3, "Bonn", at)]
+        assert stored("scd2") == [(1, "Rome", at), (2, "Oslo", at), (2, "Paris", at), (3, "Bonn", at)]
+    assert {name: mine.conf.get(name) for name in kept} == kept, "settings stay"
+    print("all of it", flush=True)
+    mine.stop()
+"""
+
+
 def run(script: str, folder: Path) -> None:
     paths = os.pathsep.join([str(Path(ematix_flow.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -157,3 +224,10 @@ def test_a_classic_session_of_the_users_is_used_as_it_is(tmp_path: Path) -> None
 
 def test_a_connect_session_of_the_users_is_used_as_it_is(tmp_path: Path) -> None:
     run(HEAD + CONNECT + USE, tmp_path)
+
+
+def test_lake_tables_are_loaded_whatever_a_session_of_the_users_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_JARS", ",".join(map(str, resolve(["delta", "iceberg"]))))
+    run(HEAD + LAKES, tmp_path)

@@ -15,6 +15,8 @@ _LEAST_BYTES = FILE_BYTES // 4
 """Files may be smaller than they should become one day, so that several tasks can share the writing; not by much."""
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_SPARKS_OWN = "200"
+"""What holds in a session that nobody told; Spark takes no other word than a number for it, also as a default."""
 
 
 def well_packed(rows: DataFrame, size: int | None, partitions: Sequence[str]) -> DataFrame:
@@ -31,5 +33,5 @@ def well_packed(rows: DataFrame, size: int | None, partitions: Sequence[str]) ->
         return rows.hint("rebalance", *map(quoted, partitions))
     if size is not None:
         return rows.coalesce(max(1, size // _LEAST_BYTES))
-    parts = str(rows.sparkSession.conf.get(_SHUFFLE_PARTITIONS, ""))
+    parts = str(rows.sparkSession.conf.get(_SHUFFLE_PARTITIONS, _SPARKS_OWN))
     return rows.coalesce(int(parts)) if parts.isdigit() else rows  # some platforms have "auto" there
