@@ -112,9 +112,14 @@ class IcebergEndpoint(LakeEndpoint):
         backend = self._backend()
         spark = backend.spark()
         backend.prepare(spark)
-        spark.createDataFrame(arrow_table(columns, rows)).writeTo(
-            backend.name_of(TableRef(self.schema, name))
-        ).createOrReplace()
+        table, dialect = backend.name_of(TableRef(self.schema, name)), backend.dialect
+        # A table that is made of a frame would forget which columns are NOT NULL.
+        declared = [
+            f"{dialect.quote(k.name)} {dialect.type_sql(k.type)}{'' if k.nullable else ' NOT NULL'}" for k in columns
+        ]
+        spark.sql(f"CREATE OR REPLACE TABLE {table} ({', '.join(declared)}) USING iceberg")
+        if rows:
+            spark.createDataFrame(arrow_table(columns, rows)).writeTo(table).append()
 
     def rows(self, name: str, columns: Sequence[ColumnSpec]) -> list[Row]:
         return self._canonical(self._table(name).scan().to_arrow().to_pylist(), columns)
