@@ -31,6 +31,16 @@ def plain_value(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime.date) else value
 
 
+def made_view(frame: Any, name: str, kind: str) -> None:
+    """Name a folder for the queries; ours as its pipelines over files do it."""
+    if kind == "plain":
+        frame.createOrReplaceTempView(name)
+        return
+    from ematix_flow.backends.files_native import as_view
+
+    as_view(frame, name)
+
+
 def main() -> None:
     from ematix_flow.backends.translation.spark_sql import parsed_query, spark_query
     from ematix_flow.backends.translation.text import UserSql
@@ -41,7 +51,7 @@ def main() -> None:
     schemas = {}
     for folder in sorted(data.iterdir()):
         frame = spark.read.parquet(str(folder))
-        frame.createOrReplaceTempView(folder.name)
+        made_view(frame, folder.name, kind)
         schemas[folder.name] = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     texts: dict[int, str] = {}
     for line in sys.stdin:

@@ -151,6 +151,73 @@ def test_values_are_read_from_files_and_not_from_statistics_about_them(tmp_path:
     assert said["long"] == ["-10058162284998.2132 -6.569647899572688e+196"]
 
 
+VIEWS = """
+import json, threading
+from decimal import Decimal
+import pyarrow as pa
+from pyarrow import parquet
+from ematix_flow.backends.files_native import as_view
+from ematix_flow.contracts.session import SessionNeeds, SparkSettings
+from ematix_flow.spark.session import open_session
+long = "x" * 200
+tables = {
+    "exact": pa.table({"v": [Decimal("5.00")] * 3, "t": [long + "a", long + "c", long + "b"]}),
+    "floats": pa.table({"v": [5.0, float("nan"), 5.0]}),
+    "inside": pa.table({"v": pa.array([{"x": [1.0]}, {"x": [2.0]}])}),
+}
+spark = open_session(SessionNeeds(), SparkSettings(engine="native"))
+said = {}
+def look(name, view):
+    as_view(spark.read.parquet(f"{name}.parquet"), view)
+    plan = spark.sql(f"EXPLAIN SELECT count(*) FROM {view}").collect()[0][0]
+    said[view] = "asks statistics" if "DataSourceExec" not in plan else "reads rows"
+for name, table in tables.items():
+    parquet.write_table(table, f"{name}.parquet")
+    look(name, name)
+said["values"] = [str(row.v) for row in spark.sql("SELECT v FROM floats").collect()]
+said["greatest"] = [str(spark.sql(f"SELECT max(v) FROM {name}").collect()[0][0]) for name in ("floats", "exact")]
+said["texts"] = [value[200:] for value in spark.sql("SELECT min(t), max(t) FROM exact").collect()[0]]
+said["frame"] = [str(row.v) for row in spark.read.parquet("floats.parquet").collect()]
+other = threading.Thread(target=look, args=("exact", "beside"))
+other.start()
+other.join()
+print(json.dumps(said))
+"""
+
+
+def test_views_of_files_without_floating_point_numbers_are_made_with_their_statistics(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", VIEWS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout)
+    assert said["exact"] == "asks statistics" and said["floats"] == said["inside"] == "reads rows"
+    assert said["beside"] == "reads rows", "a session that threads share is left as it is"
+    assert said["values"] == said["frame"] == ["5.0", "nan", "5.0"]
+    assert said["greatest"] == ["nan", "5.00"] and said["texts"] == ["a", "c"]
+
+
+SQL_OVER_FILES = """
+import ematix_flow.df
+from ematix_flow import ObjectStoreLocalConnection
+files = ObjectStoreLocalConnection(name="files", path="files", format="parquet")
+asked = "SELECT f.v, o.n FROM main.floats f JOIN main.orders o ON o.id = f.id ORDER BY o.n"
+print(ematix_flow.df.to_polars(files, asked).rows())
+"""
+
+
+def test_a_nan_among_equal_numbers_is_joined_as_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / ".ematix-flow.toml").write_text('[spark]\nengine = "native"\n')
+    for name, table in {
+        "floats": pa.table({"id": [1, 2, 3], "v": [5.0, float("nan"), 5.0]}),
+        "orders": pa.table({"id": [1, 2, 3], "n": [10, 20, 30]}),
+    }.items():
+        (tmp_path / "files/main" / name).mkdir(parents=True)
+        parquet.write_table(table, tmp_path / "files/main" / name / "a.parquet")
+    command = [sys.executable, "-c", SQL_OVER_FILES]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[(5.0, 10), (nan, 20), (5.0, 30)]\n", done.stderr[-2000:]
+
+
 @pytest.mark.parametrize(("source", "sink"), [("postgres", "kafka"), ("iceberg", "postgres"), ("sqlite", "delta_s3")])
 def test_a_system_that_needs_a_jvm_is_refused_when_planning(source: str, sink: str) -> None:
     reasons = against_native((source, None), (sink, None))

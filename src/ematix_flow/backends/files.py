@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from ematix_flow.backends.files_books import FileBooks
 from ematix_flow.backends.files_damage import parted
 from ematix_flow.backends.files_frames import Expected, FrameFiles, partition_names
+from ematix_flow.backends.files_native import as_view
 from ematix_flow.backends.files_options import (
     EXTENSION,
     check_options,
@@ -177,7 +178,7 @@ class FilesBackend(FileStreams, FolderBackend):
         if folders.moments:
             raise InvalidSource("Folders of files have no versions.", fix="leave out AS OF, or use a lake table")
         for view, ref in folders.views.items():
-            self._folder_frame(frames, ref, Expected(), stack).createOrReplaceTempView(view)
+            as_view(self._folder_frame(frames, ref, Expected(), stack), view)
             stack.callback(frames.spark.catalog.dropTempView, view)
         return folders.frame(frames.spark)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -16,11 +17,15 @@ from ematix_flow.backends.transport import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 NATIVE_SETTING = "spark.ematix_flow.native"
 """Set in sessions of the native engine by whoever opens them; their client cannot tell them from those of Spark."""
+
+_LOOK_AT_STATISTICS = "SET datafusion.execution.collect_statistics = {}"
+_users: set[int] = set()
+"""Threads that have used a session of the engine: what one of them sets there holds for all."""
 
 # What Spark escapes in names of folders, by one byte each. Anything else stands as it is.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
@@ -30,7 +35,44 @@ def is_native(spark: SparkSession) -> bool:
     """Whether a session is one of the native engine."""
     if ".connect." not in type(spark).__module__ or "pysail" not in sys.modules:
         return False  # not asked: some servers refuse questions about settings that they do not know
-    return spark.conf.get(NATIVE_SETTING, "false") == "true"
+    if spark.conf.get(NATIVE_SETTING, "false") != "true":
+        return False
+    _users.add(threading.get_ident())
+    return True
+
+
+def as_view(frame: DataFrame, view: str) -> None:
+    """Give the rows of files, with their columns as they are in the files, a name for SQL.
+
+    The native engine may then look at the statistics of these files. It knows how many rows they hold, and puts joins
+    into a good order. It also takes a column of one value from them instead of reading it, which is wrong where
+    statistics do not tell everything: of floating-point numbers they leave out NaN. What a view may look at is settled
+    when it is made; everything else goes without (`spark/native.py`).
+    """
+    spark = frame.sparkSession
+    if not is_native(spark) or _users != {threading.get_ident()} or _holds_floats(frame.schema):
+        frame.createOrReplaceTempView(view)
+        return
+    spark.sql(_LOOK_AT_STATISTICS.format("true"))
+    try:
+        frame.createOrReplaceTempView(view)
+    finally:
+        spark.sql(_LOOK_AT_STATISTICS.format("false"))
+
+
+def _holds_floats(kind: DataType) -> bool:
+    """Whether a floating-point number is anywhere in a type."""
+    from pyspark.sql import types as t
+
+    if isinstance(kind, t.StructType):
+        return any(_holds_floats(field.dataType) for field in kind.fields)
+    if isinstance(kind, t.MapType):
+        return _holds_floats(kind.keyType) or _holds_floats(kind.valueType)
+    return (
+        _holds_floats(kind.elementType)
+        if isinstance(kind, t.ArrayType)
+        else isinstance(kind, t.FloatType | t.DoubleType)
+    )
 
 
 def encoded_uri(path: str) -> str:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from ematix_flow.backends.files_native import as_view
 from ematix_flow.backends.files_options import prefix_segments
 from ematix_flow.backends.files_sql import folder_query, is_prefix
 from ematix_flow.backends.files_store import Lock
@@ -251,7 +252,7 @@ class LakeBackend(FolderBackend):
         tables = folder_query(query.sql, dialect)
         for view, ref in tables.views.items():
             table = ref if ref.schema else self._named(ref.name)
-            self._table_frame(spark, table, tables.moments.get(view)).createOrReplaceTempView(view)
+            as_view(self._table_frame(spark, table, tables.moments.get(view)), view)
             stack.callback(spark.catalog.dropTempView, view)
         return tables.frame(spark)
 

@@ -37,7 +37,8 @@ def start() -> str:
     # Sail logs every failed task with its values before we can raise one clear error. Read when it is first imported.
     os.environ.setdefault("RUST_LOG", "off")
     # With statistics at hand it reads a column of one value, as the statistics have it, without looking at the rows:
-    # a NaN among equal numbers, which no statistics know of, would become that number.
+    # a NaN among equal numbers, which no statistics know of, would become that number. Views of files that cannot hold
+    # one are made with statistics all the same (`backends/files_native.py`), for the order of joins.
     os.environ["SAIL_EXECUTION__COLLECT_STATISTICS"] = "false"
     from pysail.spark import SparkConnectServer
 
