@@ -40,6 +40,9 @@ fi
 if [ -n "${EMATIX_PROVE:-}" ]; then # minutes on a machine that has nothing of it
     "$PYTHON" -m tests.services.gcs fetch >/dev/null
     "$PYTHON" -m tests.services.debezium fetch >/dev/null # jars
+    if [ -z "${EMATIX_TEST_BIGQUERY_URL:-}" ]; then
+        "$PYTHON" -m tests.services.bqemulator fetch >/dev/null # a Python environment of its own, in the cache
+    fi
     "$PYTHON" -m tests.services.azurite fetch >/dev/null # by npm; Node comes from the package index, too
     if [ -z "${EMATIX_TEST_KINESIS:-}" ]; then
         "$PYTHON" -m tests.services.kinesalite fetch >/dev/null # Node likewise

@@ -13,6 +13,7 @@ from ematix_flow.backends.jars import cache_root
 from tests.long_proofs import is_long_proof, proves_more
 from tests.services import (
     azurite,
+    bqemulator,
     fakesnow,
     gcs,
     kafka,
@@ -81,6 +82,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         moto.stop(folder.path / "moto")
         minio.stop(folder.path / "minio")
         fakesnow.stop(folder.path / "fakesnow")
+        bqemulator.stop(folder.path / "bqemulator")
         gcs.stop(folder.path / "gcs")
         azurite.stop(folder.path / "azurite")
         kinesalite.stop(folder.path / "kinesalite")
@@ -234,6 +236,12 @@ def azure_server() -> AzureServer:
 def snowflake_url() -> str:
     """The address of the one stand-in for Snowflake of this test run."""
     return fakesnow.shared_server(RunFolder.joined())
+
+
+@pytest.fixture(scope="session")
+def bigquery_url() -> str:
+    """The address of the one stand-in for BigQuery of this test run."""
+    return bqemulator.shared_server(RunFolder.joined())
 
 
 @pytest.fixture

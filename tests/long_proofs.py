@@ -49,6 +49,8 @@ PATTERNS = (
     r"test_warehouse_snowflake\.py::TestTables::test_(a_column_is_widened|a_dry_run|a_new_column|a_table_that_is_as)\w*",
     r"test_warehouse_snowflake\.py::TestBooks::test_(history|a_second)\w+",
     r"test_warehouse_snowflake\.py::TestTypes::test_a_table_that_is_as_declared\w+",
+    # Of BigQuery `make test` has the text of every statement, and the settings of every job (`test_warehouse_sql.py`).
+    r"test_warehouse_bigquery\.py::",
     r"test_lake_maintenance\.py::test_(many_tasks_make\w+|versions_stay\w+)\[delta\]",
     r"test_lake_maintenance\.py::test_many_tasks_that_write\w+\[iceberg\]",
     # `tests/cli/test_maintain.py` and `docs/lake-tables.md` put small files together.

@@ -1,8 +1,7 @@
-"""The SQL and the job settings that the warehouses are given, as text: for BigQuery this is all that is tested."""
+"""The SQL and the job settings that the warehouses are given, as text, whatever a stand-in makes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Annotated, Any
@@ -377,6 +376,12 @@ def test_bigquery_lands_the_files_of_all_finished_tasks() -> None:
     assert empty == "(SELECT CAST(NULL AS INT64) AS `c0`, CAST(NULL AS STRING) AS `c1` LIMIT 0)"
 
 
+class NoRows(list[Any]):
+    """What a statement gives that is no query."""
+
+    schema = ()
+
+
 class Job:
     """What the session asks of a job."""
 
@@ -385,8 +390,8 @@ class Job:
     class session_info:
         session_id = "s-1"
 
-    def result(self) -> Sequence[Any]:
-        return []
+    def result(self) -> NoRows:
+        return NoRows()
 
 
 class RecordingClient:

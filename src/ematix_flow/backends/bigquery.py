@@ -38,7 +38,7 @@ class BigqueryBackend(WarehouseBackend):
     """One BigQuery project; tables of the connection's dataset need no schema in SQL."""
 
     connection_type = BigQueryConnection
-    stand_in = "the vendor's client objects (SQL and job settings; no server)"
+    stand_in = "bqemulator, an imitation on DuckDB"
     begin = BEGIN
 
     def __init__(self, connection: Connection) -> None:
@@ -266,7 +266,9 @@ def _stem(name: str) -> str:
 
 
 def _storage(client: Any) -> Any:
-    """The client of the Storage API, or None when it is not installed."""
+    """The client of the Storage API, or None when it is not installed, or a stand-in is asked, which is elsewhere."""
+    if os.environ.get(bigquery_session.EMULATOR):
+        return None
     try:
         from google.cloud import bigquery_storage  # noqa: F401 - asked for by the client
     except ImportError:

@@ -5,6 +5,7 @@ Statements are jobs. Those of a transaction run in one session, which ends with 
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ from ematix_flow.errors import ConnectionFailed, MissingDriver
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+EMULATOR = "BIGQUERY_EMULATOR_HOST"
+"""The variable by which Google's own client is sent to another address: a stand-in, which knows no logins."""
+
 BEGIN = "BEGIN TRANSACTION"
 _ENDS = ("COMMIT", "ROLLBACK")
 
@@ -22,8 +26,14 @@ _ENDS = ("COMMIT", "ROLLBACK")
 class BigqueryCursor:
     """The outcome of one job."""
 
-    def __init__(self, job: Any, rows: Sequence[tuple[Any, ...]]) -> None:
-        self.job, self._rows, self._place = job, rows, 0
+    def __init__(self, job: Any, rows: Sequence[tuple[Any, ...]], fields: Sequence[Any] = ()) -> None:
+        self.job, self._rows, self._fields, self._place = job, rows, fields, 0
+
+    @property
+    def description(self) -> list[tuple[Any, ...]] | None:
+        """The columns as drivers describe them: the name and the type first; None when there are no rows to be had."""
+        described = [(field.name, field.field_type, None, None, None, None, None) for field in self._fields]
+        return described or None
 
     @property
     def rowcount(self) -> int:
@@ -36,6 +46,12 @@ class BigqueryCursor:
         found = self._rows[self._place : self._place + 1]
         self._place += 1
         return found[0] if found else None
+
+    def fetchmany(self, size: int) -> list[Any]:
+        """The next rows, at most so many."""
+        found = list(self._rows[self._place : self._place + size])
+        self._place += len(found)
+        return found
 
     def fetchall(self) -> list[Any]:
         """All rows that are left."""
@@ -77,12 +93,13 @@ class BigquerySession:
     def execute(self, sql: str, /) -> BigqueryCursor:
         """Run one statement and wait for it."""
         job = self.job(sql)
-        rows = [tuple(row.values()) for row in job.result()]
+        found = job.result()
+        rows = [tuple(row.values()) for row in found]
         if sql == BEGIN:
             self._session_id = str(job.session_info.session_id)
         elif sql in _ENDS:
             self._end_session()
-        return BigqueryCursor(job, rows)
+        return BigqueryCursor(job, rows, found.schema)
 
     def _end_session(self) -> None:
         if self._session_id is None:
@@ -107,6 +124,7 @@ def session(connection: BigQueryConnection) -> BigquerySession:
         ConnectionFailed: there is no login to be had.
     """
     try:
+        from google.auth.credentials import AnonymousCredentials
         from google.auth.exceptions import GoogleAuthError
         from google.cloud import bigquery
     except ImportError as exc:
@@ -119,7 +137,8 @@ def session(connection: BigQueryConnection) -> BigquerySession:
                 connection.credentials_path, project=connection.project, location=connection.location
             )
         else:
-            client = bigquery.Client(project=connection.project, location=connection.location)
+            nobody = AnonymousCredentials() if os.environ.get(EMULATOR) else None
+            client = bigquery.Client(project=connection.project, credentials=nobody, location=connection.location)
     except (GoogleAuthError, OSError, ValueError) as exc:
         said = scrub(str(exc).strip().splitlines()[0])
         raise ConnectionFailed(
