@@ -81,7 +81,8 @@ def start(home: Path) -> str:
     for _ in range(3):  # between finding a free port and taking it, somebody else may
         rest, storage = _free_port(), _free_port()
         ports = ["--rest-port", str(rest), "--grpc-port", str(storage)]
-        pid = start_program(home, [str(python), "-c", PROGRAM, "start", *ports, "--log-level", "warning"])
+        program = ["env", f"TMPDIR={home}", str(python), "-c", PROGRAM]  # files of load jobs stay there
+        pid = start_program(home, [*program, "start", *ports, "--log-level", "warning"])
         if answers(pid, partial(_answers, rest), PATIENCE):
             return f"http://127.0.0.1:{rest}"
     raise RuntimeError(f"bqemulator did not start:\n{(home / 'log').read_text()[-2000:]}")
