@@ -22,12 +22,16 @@ from ematix_flow import Annotated, BigInt, Numeric, String, Text, TimestampTZ, e
 from ematix_flow.backends.catalog import open_backend
 from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.config.handles import ConnectionHandle, connect
-from ematix_flow.connections import ObjectStoreLocalConnection, SQLiteConnection
+from ematix_flow.connections import (
+    DeltaLocalConnection,
+    ObjectStoreLocalConnection,
+    SQLiteConnection,
+)
 from ematix_flow.contracts.runtime import StepStatus
 from ematix_flow.declare.pipeline import PipelineSpec
 from ematix_flow.errors import FlowError
 from ematix_flow.normalize import trim
-from ematix_flow.run import frames, runner
+from ematix_flow.run import runner
 from ematix_flow.run.source_rows import LazyHandle
 
 INSTANT = datetime(2026, 3, 1, 9, 30, 0, 123456, tzinfo=timezone.utc)
@@ -351,6 +355,9 @@ def test_importing_the_windows_starts_nothing(tmp_path: Path) -> None:
             assert callable(getattr(ConnectionHandle, name))
         assert ematix_flow.spark.to_pyspark is ematix_flow.df.to_pyspark
         assert ematix_flow.spark.from_pyspark is ematix_flow.df.from_pyspark
+        for owner, names in ((ematix_flow.df, ("read_df", "write_df")),
+                             (ematix_flow.spark, ("read_spark_df", "write_spark_df"))):
+            assert all(name in owner.__all__ and callable(getattr(owner, name)) for name in names)
         assert sorted({"pyspark", "pandas", "polars", "pyarrow", "duckdb"} & set(sys.modules)) == []
     """
     done = subprocess.run(
@@ -616,13 +623,28 @@ def test_what_only_looks_like_a_frame_is_no_source(tmp_project: Path) -> None:
 
 def test_frames_go_to_files_and_come_back(tmp_project: Path) -> None:
     lake = ObjectStoreLocalConnection(name="lake", path=str(tmp_project / "lake"), format="parquet")
-    frames.write_frame(lake, everything(), "shop.everything", mode="append")
+    ematix_flow.df.write_df(lake, everything(), "shop.everything", mode="append")
     found = ematix_flow.df.to_polars(lake, "SELECT * FROM shop.everything ORDER BY id")
     assert found.columns == list(EVERYTHING) and found.to_dict(as_series=False) == EVERYTHING
     with pytest.raises(ValueError, match="gives more than one column called 'a'"):
         ematix_flow.df.to_polars(lake, "SELECT 1 AS a, 2 AS a FROM shop.everything")
     with pytest.raises(NotImplementedError, match="not possible"):
-        frames.write_frame(lake, everything(), "shop.everything", mode="merge", keys=["id"])
+        ematix_flow.df.write_df(lake, everything(), "shop.everything", mode="merge", keys=["id"])
     with pytest.raises(FlowError, match="speaks SQL") as caught:
         connect(lake)
-    assert "ematix_flow.df" in str(caught.value.fix)
+    named = [word for word in ("read_df", "write_df") if word in str(caught.value.fix)]
+    assert named and all(callable(getattr(ematix_flow.df, name)) for name in named), "what the error names is there"
+
+
+def test_frames_go_to_a_lake_table_and_come_back(tmp_project: Path) -> None:
+    lake = DeltaLocalConnection(name="lake", path=str(tmp_project / "tables"))
+    first = ematix_flow.df.write_df(lake, everything(), "shop.everything", mode="append", run_id="monday")
+    assert first.rows_inserted == 3
+    assert ematix_flow.df.write_df(lake, everything(), "shop.everything", mode="append", run_id="monday").replayed
+    found = ematix_flow.df.read_df(lake, "SELECT * FROM shop.everything ORDER BY id")
+    assert found.to_dict(as_series=False) == EVERYTHING
+    changed = pd.DataFrame({"id": [1, 4], "name": ["Ida", "Zoe"]})
+    merged = ematix_flow.df.write_df(lake, changed, "shop.everything", mode="merge", keys=["id"])
+    assert (merged.rows_inserted, merged.rows_updated) == (1, 1)
+    names = ematix_flow.df.read_df(lake, "SELECT id, name FROM shop.everything WHERE id IN (1, 4)", prefer="pandas")
+    assert sorted(names.itertuples(index=False, name=None)) == [(1, "Ida"), (4, "Zoe")]

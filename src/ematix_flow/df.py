@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ematix_flow.run.frames import from_pyspark, to_pandas, to_polars, to_pyspark
+from ematix_flow.run.frames import from_pyspark, read_df, to_pandas, to_polars, to_pyspark, write_df
 
-__all__ = ["from_pyspark", "to_pandas", "to_polars", "to_pyspark"]
+__all__ = ["from_pyspark", "read_df", "to_pandas", "to_polars", "to_pyspark", "write_df"]

@@ -70,16 +70,16 @@ class FrameMethods(ABC):
             InvalidDeclaration: (a ValueError) `prefer` is neither `auto`, `polars` nor `pandas`.
             MissingDriver: (an ImportError) What is asked for is not installed.
         """
-        return _frames().read_frame(self.connection, sql, prefer)
+        return _frames().read_df(self.connection, sql, prefer=prefer)
 
     def to_polars(self, sql: str) -> pl.DataFrame:
         """The rows of a query as a polars DataFrame."""
-        frame: pl.DataFrame = _frames().read_frame(self.connection, sql, "polars")
+        frame: pl.DataFrame = _frames().read_df(self.connection, sql, prefer="polars")
         return frame
 
     def to_pandas(self, sql: str) -> pd.DataFrame:
         """The rows of a query as a pandas DataFrame."""
-        return _frames().read_frame(self.connection, sql, "pandas")
+        return _frames().read_df(self.connection, sql, prefer="pandas")
 
     def write_df(
         self,
@@ -112,7 +112,7 @@ class FrameMethods(ABC):
             MissingSourceColumn: (a ValueError) The frame lacks a declared column.
             UnsupportedMode: (a NotImplementedError) `scd2` without `target=`.
         """
-        result: RunResult = _frames().write_frame(
+        result: RunResult = _frames().write_df(
             self.connection,
             df,
             table,
@@ -132,7 +132,7 @@ class FrameMethods(ABC):
         Raises:
             WrongDeclarationType: (a TypeError) It is no Spark session.
         """
-        frame: DataFrame = _frames().read_on_spark(self.connection, sql, session)
+        frame: DataFrame = _frames().read_spark_df(self.connection, session, sql)
         return frame
 
     def to_pyspark(self, sql: str, session: SparkSession | None = None) -> DataFrame:
@@ -158,7 +158,7 @@ class FrameMethods(ABC):
         Raises:
             WrongDeclarationType: (a TypeError) It is no Spark DataFrame.
         """
-        result: RunResult = _frames().write_spark_frame(
+        result: RunResult = _frames().write_spark_df(
             self.connection,
             df,
             table,
@@ -221,7 +221,7 @@ class ConnectionHandle(FrameMethods):
         if not isinstance(backend, SqlBackend):
             raise UnsupportedBackend(
                 f"A handle speaks SQL, and '{self.name}' is a {self._connection.kind} connection.",
-                fix="use it as source or target of a pipeline, or with the functions of ematix_flow.df",
+                fix="use it as source or target of a pipeline, or with read_df and write_df of ematix_flow.df",
             )
         self._backend = backend
         self._db: Any = backend.connect()  # commits each statement by itself

@@ -55,7 +55,16 @@ if TYPE_CHECKING:
 
 Taken = TypeVar("Taken")
 
-__all__ = ["from_pyspark", "to_pandas", "to_polars", "to_pyspark"]
+__all__ = [
+    "from_pyspark",
+    "read_df",
+    "read_spark_df",
+    "to_pandas",
+    "to_polars",
+    "to_pyspark",
+    "write_df",
+    "write_spark_df",
+]
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -68,7 +77,7 @@ def to_polars(connection: Any, sql: str) -> pl.DataFrame:
         connection: A connection, its name, or a handle.
         sql: The query, in the SQL of that system.
     """
-    found: pl.DataFrame = read_frame(connection, sql, "polars")
+    found: pl.DataFrame = read_df(connection, sql, prefer="polars")
     return found
 
 
@@ -79,7 +88,7 @@ def to_pandas(connection: Any, sql: str) -> pd.DataFrame:
         connection: A connection, its name, or a handle.
         sql: The query, in the SQL of that system.
     """
-    return read_frame(connection, sql, "pandas")
+    return read_df(connection, sql, prefer="pandas")
 
 
 def to_pyspark(connection: Any, sql: str, session: SparkSession | None = None) -> DataFrame:
@@ -99,8 +108,18 @@ def to_pyspark(connection: Any, sql: str, session: SparkSession | None = None) -
     return _on_spark(connection, sql, session, _kept)
 
 
-def read_frame(connection: Any, sql: str, prefer: str) -> Any:
-    """The rows of a query as a frame in this process; `prefer` is `auto`, `polars` or `pandas`."""
+def read_df(connection: Any, sql: str, *, prefer: str = "auto") -> Any:
+    """The rows of a query as a polars or pandas DataFrame; `auto` is polars when it is installed.
+
+    Args:
+        connection: A connection, its name, or a handle; also one to files or lake tables, which has no handle.
+        sql: The query, in the SQL of that system.
+        prefer: `auto`, `polars` or `pandas`.
+
+    Raises:
+        InvalidDeclaration: (a ValueError) `prefer` is none of these.
+        MissingDriver: (an ImportError) What is asked for is not installed.
+    """
     kind = chosen_kind(prefer)
     table = require_years(_read(_connection(connection), _query(sql)))
     names = table.column_names
@@ -112,7 +131,7 @@ def read_frame(connection: Any, sql: str, prefer: str) -> Any:
     return from_arrow(table, kind)
 
 
-def read_on_spark(connection: Any, sql: str, session: Any) -> DataFrame:
+def read_spark_df(connection: Any, session: Any, sql: str) -> DataFrame:
     """The rows of a query in a session that must be given."""
     if session is None:
         raise WrongDeclarationType("read_spark_df needs a Spark session.", fix="to_pyspark(sql) finds or makes one")
@@ -201,7 +220,7 @@ def from_pyspark(
         FlowError: The load was refused or failed; the table is as it was.
     """
     is_name = isinstance(target, str)
-    return write_spark_frame(
+    return write_spark_df(
         connection,
         df,
         target if is_name else str(table_spec(target)),
@@ -215,14 +234,14 @@ def from_pyspark(
     )
 
 
-def write_spark_frame(connection: Any, df: Any, table: str, **options: Any) -> RunResult:
-    """`write_frame` for Spark DataFrames alone."""
+def write_spark_df(connection: Any, df: Any, table: str, **options: Any) -> RunResult:
+    """`write_df` for Spark DataFrames alone."""
     if not is_spark(df):
         raise WrongDeclarationType(f"A Spark DataFrame is needed, not {type(df).__name__}.", fix="use write_df")
-    return write_frame(connection, df, table, **options)
+    return write_df(connection, df, table, **options)
 
 
-def write_frame(
+def write_df(
     connection: Any,
     df: Any,
     table: str,
@@ -235,7 +254,25 @@ def write_frame(
     event_timestamp_column: str | None = None,
     run_id: str | None = None,
 ) -> RunResult:
-    """Load a frame into a table. What the methods of a handle promise is kept here."""
+    """Load a DataFrame into a table, as a pipeline would: all of it or nothing, and recorded.
+
+    Args:
+        connection: A connection, its name, or a handle; also one to files or lake tables, which has no handle.
+        df: A pandas, polars or Spark DataFrame, or an Arrow table.
+        table: `schema.table`.
+        mode: `append`, `truncate`, `merge`, `scd1`; with `target=` also `scd2`; files take the first two.
+        target: The declared table: its columns, types and markers, and the columns that loads add. Without it the
+            frame's own columns are written and no others.
+        keys: What rows are matched on; needed for a merge without `target=`.
+        update_columns, compare_columns, event_timestamp_column: As for a pipeline.
+        run_id: The logical run; repeating one that was applied changes nothing.
+
+    Raises:
+        WrongDeclarationType: (a TypeError) It is no DataFrame.
+        InvalidDeclaration: (a ValueError) The table's name has no schema, or an option does not fit.
+        MissingSourceColumn: (a ValueError) The frame lacks a declared column.
+        UnsupportedMode: (a NotImplementedError) `scd2` without `target=`, or a mode that the target does not have.
+    """
     if not (is_in_memory(df) or is_spark(df)):
         raise WrongDeclarationType(
             f"A DataFrame is needed, not {type(df).__name__}.",

@@ -10,11 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ematix_flow.run.frames import from_pyspark as from_pyspark, to_pyspark as to_pyspark
+    from ematix_flow.run.frames import (
+        from_pyspark as from_pyspark,
+        read_spark_df as read_spark_df,
+        to_pyspark as to_pyspark,
+        write_spark_df as write_spark_df,
+    )
 
-__all__ = ["from_pyspark", "to_pyspark"]
+__all__ = ["from_pyspark", "read_spark_df", "to_pyspark", "write_spark_df"]
 
-_OWNERS = {"from_pyspark": "ematix_flow.run.frames", "to_pyspark": "ematix_flow.run.frames"}
+_OWNERS = dict.fromkeys(__all__, "ematix_flow.run.frames")
 
 
 def __getattr__(name: str) -> object:
