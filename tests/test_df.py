@@ -24,6 +24,7 @@ from ematix_flow.backends.sql import SqlBackend
 from ematix_flow.config.handles import ConnectionHandle, connect
 from ematix_flow.connections import (
     DeltaLocalConnection,
+    DuckDBConnection,
     ObjectStoreLocalConnection,
     SQLiteConnection,
 )
@@ -343,6 +344,23 @@ def test_wrong_arguments_are_refused_before_anything_is_written(shop: Place) -> 
         with pytest.raises(TypeError, match="Spark session"):
             shop.handle.read_spark_df(session, "SELECT 1")  # type: ignore[arg-type]
     assert shop.handle.fetch_scalar_int("SELECT count(*) FROM sqlite_master") == 0, "nothing was made"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (SQLiteConnection, '"main.table"'),
+        (DuckDBConnection, '"main.table"'),
+        (DeltaLocalConnection, '"sales.table"'),
+        (ObjectStoreLocalConnection, '"sales.table"'),
+    ],
+)
+def test_a_table_without_a_schema_is_told_what_schemas_are_there(kind: Any, said: str, tmp_project: Path) -> None:
+    more = {"format": "parquet"} if kind is ObjectStoreLocalConnection else {}
+    place = kind(name="place", path=str(tmp_project / "place"), **more)
+    with pytest.raises(ValueError, match="must be 'schema.table'") as caught:
+        ematix_flow.df.write_df(place, pl.DataFrame({"id": [1]}), "orders", mode="append")
+    assert isinstance(caught.value, FlowError) and said in str(caught.value.fix)
 
 
 def test_importing_the_windows_starts_nothing(tmp_path: Path) -> None:

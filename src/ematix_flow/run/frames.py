@@ -278,8 +278,8 @@ def write_df(
             f"A DataFrame is needed, not {type(df).__name__}.",
             fix="pass a pandas, polars or Spark DataFrame, or an Arrow table",
         )
-    schema, name = _split(table)
     found = _connection(connection)
+    schema, name = _split(table, found)
     frame = as_arrow(df) if is_in_memory(df) else _living(df)
     if target is None:
         if mode == "scd2":
@@ -403,12 +403,20 @@ def _query(sql: object) -> str:
     return text
 
 
-def _split(table: object) -> tuple[str, str]:
+_SCHEMAS = {
+    "sqlite": 'SQLite has one schema: "main.table"',
+    "duckdb": 'the first schema of DuckDB is main: "main.table"',
+    "postgres": 'the first schema of PostgreSQL is public: "public.table"',
+    "mysql": 'the schema is a database of the server: "shop.table"',
+}
+
+
+def _split(table: object, connection: ConnectionRef) -> tuple[str, str]:
     parts = table.split(".") if isinstance(table, str) else []
     if len(parts) != 2 or not all(part.strip() for part in parts):
-        raise InvalidDeclaration(
-            f"The table must be 'schema.table', not {table!r}.", fix='SQLite has one schema: "main.table"'
-        )
+        kind = resolve(connection).connection.kind
+        fix = _SCHEMAS.get(kind, 'say which schema it is in, as in "sales.table"')
+        raise InvalidDeclaration(f"The table must be 'schema.table', not {table!r}.", fix=fix)
     return parts[0], parts[1]
 
 
