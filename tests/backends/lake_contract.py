@@ -122,6 +122,10 @@ class LakeContract(BackendContract):
             copies = bench.table(f"by_{how}", id=BigInt, name=Text)
             bench.pipeline(copies, route="spark", mode="append", place=bench.target, function=giving(source)).sync()
             assert bench.rows(copies) == [(1, "ann")], how
+        later = BatchSource(bench.target.connection, schema="analytics", table="users", timestamp="2999-01-01")
+        newest = bench.table("newest", id=BigInt, name=Text)
+        bench.pipeline(newest, route="spark", mode="append", place=bench.target, function=giving(later)).sync()
+        assert bench.rows(newest) == [(2, "bob")], "nothing was loaded since"
         gone: dict[str, Any] = {
             "9": BatchSource(bench.target.connection, schema="analytics", table="users", version=9),
             "8": "SELECT id, name FROM analytics.users VERSION AS OF 8",

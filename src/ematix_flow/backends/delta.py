@@ -134,10 +134,20 @@ class DeltaBackend(DeltaStreams):
     def frame(self, spark: SparkSession, table: TableRef, moment: int | str | None = None) -> DataFrame:
         if self.is_native:
             return delta_native.rows_of(spark, self._local(table), moment)
-        reader = spark.read.format("delta")
-        if moment is not None:
-            reader = reader.option("versionAsOf" if isinstance(moment, int) else "timestampAsOf", moment)
-        return reader.load(self._path(table))
+        reader, path = spark.read.format("delta"), self._path(table)
+        if isinstance(moment, int):
+            return reader.option("versionAsOf", moment).load(path)
+        if moment is None:
+            return reader.load(path)
+        newest = self.version(spark, table)  # looked up first: one that comes in between may be too late for the moment
+        try:
+            frame = reader.option("timestampAsOf", moment).load(path)
+            _ = frame.schema  # a Spark Connect server has not looked at the table before
+        except Exception as exc:
+            if not _is_after_the_newest(exc):
+                raise
+            return self.frame(spark, table, newest)
+        return frame
 
     def has_rows(self, spark: SparkSession, table: TableRef) -> bool:
         if self.is_native:
@@ -275,3 +285,9 @@ def _marked_by_us(text: Any) -> Mapping[str, Any]:
     except (TypeError, ValueError):
         return {}
     return mark if isinstance(mark, dict) and _RUN in mark else {}
+
+
+def _is_after_the_newest(exc: Exception) -> bool:
+    """Whether Spark says that a table has no version as late as a moment: Delta refuses what nobody can know yet."""
+    told = getattr(exc, "getCondition", None) or getattr(exc, "getErrorClass", None)
+    return "DELTA_TIMESTAMP_GREATER_THAN_COMMIT" in f"{told() if callable(told) else ''} {exc}"

@@ -133,12 +133,11 @@ def _version_at(path: str, moment: str) -> int:
         last = max(last + 1000, file.stat().st_mtime_ns // 1_000_000 * 1000)  # milliseconds, and never backwards
         if last <= micros:
             found = int(file.stem)
-    if found is None or last < micros:
-        when = "before the first" if found is None else "after the newest"
+    if found is None:
         raise InvalidSource(
-            f"There is no version of this table at {moment}: that is {when} commit of its log.",
+            f"There is no version of this table at {moment}: that is before the first commit of its log.",
             where=path,
-            fix="ask for a time between the two, or for a version",
+            fix="ask for a later time, or for a version",
         )
     return found
 
