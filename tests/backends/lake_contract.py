@@ -128,6 +128,7 @@ class LakeContract(BackendContract):
         assert bench.rows(newest) == [(2, "bob")], "nothing was loaded since"
         gone: dict[str, Any] = {
             "9": BatchSource(bench.target.connection, schema="analytics", table="users", version=9),
+            str(10**19): BatchSource(bench.target.connection, schema="analytics", table="users", version=10**19),
             "8": "SELECT id, name FROM analytics.users VERSION AS OF 8",
             "1990-01-01": BatchSource(
                 bench.target.connection, schema="analytics", table="users", timestamp="1990-01-01"

@@ -272,6 +272,13 @@ class LakeBackend(FolderBackend):
                 where=self.store.shown_path(self.folder_of(table)),
                 fix="check the name and the path of the connection",
             )
+        if isinstance(moment, int) and moment >= 1 << 63:  # such a number no engine can even look for
+            newest = self.version(spark, table)
+            raise InvalidSource(
+                f"The {self.system} table '{table}' has no version {moment}: its newest is {newest}.",
+                where=self.store.shown_path(self.folder_of(table)),
+                fix="ask for one that it has, or for a time",
+            )
         return self.current(spark, table) if moment is None else self.frame(spark, table, moment)
 
     # ── target: landing ──────────────────────────────────────────────────────────────────────────────────────────────
