@@ -59,6 +59,7 @@ class LakeDialect(Dialect):
     keeps_keys = False
     commits_each_statement = True
     fills_added_columns = False
+    ignores_case = True
     has_engine = False
 
     def __init__(self, name: str, name_of: Callable[[TableRef], str]) -> None:

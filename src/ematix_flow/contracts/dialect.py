@@ -51,6 +51,8 @@ class Dialect(ABC):
     """Whether every statement is a commit of its own, so that a load must be one statement."""
     fills_added_columns: ClassVar[bool] = True
     """Whether a column that is added can give its default to the rows that are there; otherwise it is NULL in them."""
+    ignores_case: ClassVar[bool] = False
+    """Whether two columns whose names differ only in case are one."""
     has_engine: ClassVar[bool] = True
     """Whether statements run in the system itself; otherwise Spark runs them."""
     holds_left: bool = False

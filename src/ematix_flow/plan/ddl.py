@@ -23,7 +23,7 @@ from ematix_flow.declare.columns import (
 from ematix_flow.declare.pipeline import OnDrift
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import STAMP_COLUMNS, TargetSpec
-from ematix_flow.errors import IncompatibleSchema, listed
+from ematix_flow.errors import IncompatibleSchema, InvalidPlan, listed
 from ematix_flow.plan.physical import events_columns, physical_columns, physical_primary_key, physical_unique
 
 _WHOLE = (SmallInt, Integer, BigInt)
@@ -52,7 +52,10 @@ def plan_ddl(
 
     Raises:
         IncompatibleSchema: the live table differs in a way that `on_drift` does not allow.
+        InvalidPlan: two of its columns are one to this kind of table.
     """
+    if dialect.ignores_case:
+        _require_apart(dialect, target, table)
     if live is None:
         columns, primary_key = physical_columns(target), physical_primary_key(target)
         changes_rows = target.is_merge or target.is_versioned
@@ -64,6 +67,18 @@ def plan_ddl(
     _require_same_partitions(target, table, live)
     plan = _plan_changes(dialect, target, table, live, on_drift)
     return replace(plan, partition_by=live.partition_by)
+
+
+def _require_apart(dialect: Dialect, target: TargetSpec, table: TableRef) -> None:
+    seen: dict[str, str] = {}
+    for column in physical_columns(target):
+        other = seen.setdefault(column.name.lower(), column.name)
+        if other != column.name:
+            raise InvalidPlan(
+                f"Columns '{other}' and '{column.name}' of {table} differ only in case, and are one column to "
+                f"{dialect.name} tables.",
+                fix="rename one of them; column_map= says what it is called in the source",
+            )
 
 
 def _require_same_partitions(target: TargetSpec, table: TableRef, live: TableShape) -> None:
@@ -201,6 +216,9 @@ def differences(
 
 def _missing(dialect: Dialect, table: TableRef, column: ColumnSpec, live: TableShape) -> Difference:
     text = f"column '{column.name}' ({column.type}) is declared and not in the table"
+    alike = [there.name for there in live.columns if there.name.lower() == column.name.lower()]
+    if dialect.ignores_case and alike:
+        return Difference(f"{text}, which has '{alike[0]}': one column to {dialect.name}", missing_column=column.name)
     type_sql, name = dialect.type_sql(column.type), dialect.table(table)
     default = _declared_default(dialect, column)
     if column.nullable or column.name in STAMP_COLUMNS or not dialect.fills_added_columns:
