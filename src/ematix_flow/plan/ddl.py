@@ -24,7 +24,13 @@ from ematix_flow.declare.pipeline import OnDrift
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import STAMP_COLUMNS, TargetSpec
 from ematix_flow.errors import IncompatibleSchema, InvalidPlan, listed
-from ematix_flow.plan.physical import events_columns, physical_columns, physical_primary_key, physical_unique
+from ematix_flow.plan.physical import (
+    HISTORY_COLUMNS,
+    events_columns,
+    physical_columns,
+    physical_primary_key,
+    physical_unique,
+)
 
 _WHOLE = (SmallInt, Integer, BigInt)
 
@@ -229,7 +235,9 @@ def _missing(dialect: Dialect, table: TableRef, column: ColumnSpec, live: TableS
         change = TableChange("add", (column,))
         return Difference(text, (added, *notes), missing_column=column.name, change=change)
     mend = "declare it nullable or give default(...)"
-    if not dialect.fills_added_columns:
+    if column in HISTORY_COLUMNS:
+        mend = "it belongs to mode='scd2', and rows that are there have no history, so load into a new table"
+    elif not dialect.fills_added_columns:
         mend = f"{dialect.name} cannot give them a default(...), so declare it nullable"
     return Difference(f"{text}; it is NOT NULL and the table has rows: {mend}", missing_column=column.name)
 

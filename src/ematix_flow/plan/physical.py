@@ -6,12 +6,14 @@ from ematix_flow.declare.columns import UUID, Boolean, Bytes, TimestampTZ
 from ematix_flow.declare.table import ColumnSpec
 from ematix_flow.declare.target import TargetSpec
 
-_VERSION_COLUMNS = (
+HISTORY_COLUMNS = (
     ColumnSpec("valid_from", TimestampTZ(), nullable=False),
     ColumnSpec("valid_to", TimestampTZ(), nullable=True),
     ColumnSpec("is_current", Boolean(), nullable=False),
     ColumnSpec("row_hash", Bytes(), nullable=False),
 )
+"""What `scd2` adds to the declared columns. A target of that mode declares none of them itself."""
+
 _STAMPS = (ColumnSpec("_loaded_at", TimestampTZ(), nullable=False), ColumnSpec("_batch_id", UUID(), nullable=False))
 
 
@@ -24,7 +26,7 @@ def stamps(target: TargetSpec) -> tuple[ColumnSpec, ...]:
 
 def physical_columns(target: TargetSpec) -> tuple[ColumnSpec, ...]:
     """Every column of the stored table, in order."""
-    added = _VERSION_COLUMNS if target.is_versioned else ()
+    added = HISTORY_COLUMNS if target.is_versioned else ()
     return (*target.table.columns, *added, *stamps(target))
 
 
