@@ -83,6 +83,14 @@ def doubled(column):
     return column
 
 
+@udaf(args=("Int64",), state=("Int64",), returns="Int64", name="most")
+class Most:
+    def update_batch(self, values: Any) -> None: ...
+    def merge_batch(self, states: Any) -> None: ...
+    def evaluate(self) -> Any: ...
+    def state(self) -> Any: ...
+
+
 @pytest.fixture
 def fresh() -> Iterator[Registry]:
     with isolated() as mine:
@@ -507,6 +515,10 @@ def changed_into(**options: Any) -> dict[str, Any]:
         ({"udfs": [len]}, TypeError, "takes what @udf made"),
         ({"aggregate_udfs": [doubled]}, TypeError, "takes what @udaf made"),
         ({"udfs": [doubled, doubled]}, ValueError, "Two UDFs are named 'twice'"),
+        ({"udfs": [doubled]}, ValueError, "udfs= needs transform_sql="),
+        ({"udfs": [doubled], "window": MINUTES}, ValueError, "udfs= needs transform_sql="),
+        ({"udfs": [doubled], "transform_sql": " "}, ValueError, "udfs= needs transform_sql="),
+        ({"aggregate_udfs": [Most]}, ValueError, "aggregate_udfs= needs transform_sql= or window="),
     ],
 )
 def test_a_wrong_stream_is_refused_for_what_is_wrong_with_it(changes: dict[str, Any], error: type, said: str) -> None:
@@ -712,13 +724,6 @@ def test_advice_is_given_for_what_is_probably_not_meant() -> None:
 
 
 def test_an_aggregate_of_a_window_is_among_those_of_the_stream() -> None:
-    @udaf(args=("Int64",), state=("Int64",), returns="Int64", name="most")
-    class Most:
-        def update_batch(self, values: Any) -> None: ...
-        def merge_batch(self, states: Any) -> None: ...
-        def evaluate(self) -> Any: ...
-        def state(self) -> Any: ...
-
     def window(agg: str, *columns: str) -> Window:
         return Window("tumbling", [Aggregation(agg, "m", columns=columns)], duration_ms=60_000)
 

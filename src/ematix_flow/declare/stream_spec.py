@@ -110,6 +110,7 @@ class StreamSpec:
             self._check_dead_letters()
             self._check_engine()
             check_udfs(self.udfs, self.aggregate_udfs)
+            self._check_functions_are_called()
             if self.aggregate_udfs:  # without any, a TOML file gets them when it is run
                 self.check_own_aggregates()
 
@@ -257,6 +258,18 @@ class StreamSpec:
             self._refuse(
                 "a session window or a join needs state_store=",
                 'state_store=StateStore(kind="postgres", url="${STATE_DSN}"); in TOML, [state_store] with kind and url',
+            )
+
+    def _check_functions_are_called(self) -> None:
+        """Refuse functions that nothing of this stream can call."""
+        if self.transform_sql is not None:
+            return
+        if self.udfs:
+            self._refuse("udfs= needs transform_sql=", "call them by name in the SQL")
+        if self.aggregate_udfs and self.window is None:
+            self._refuse(
+                "aggregate_udfs= needs transform_sql= or window=",
+                "call them by name in the SQL, or name them in an Aggregation of the window",
             )
 
     def _check_lookups(self) -> None:
