@@ -18,7 +18,7 @@ from ematix_flow.contracts.streams import StreamBatch
 from ematix_flow.declare.registry import user_location
 from ematix_flow.declare.stream import Aggregation, Window
 from ematix_flow.declare.stream_pipeline import stream_spec
-from ematix_flow.errors import IncompatibleSchema, StateIncompatible, StateTooLarge, UnknownColumn
+from ematix_flow.errors import IncompatibleSchema, StateIncompatible, StateTooLarge, UnfitValue, UnknownColumn
 from ematix_flow.run.stream_state import StreamState
 from ematix_flow.run.streams import run_stream
 from ematix_flow.spark.batch import explained
@@ -63,6 +63,29 @@ def test_groups_beyond_the_cap_stop_the_stream_or_are_left_out(
         dropped.append(stepped.dropped)
     assert dropped == [0, 2, 0]
     assert {(row["k"], row["n"]) for row in stepped.rows.collect()} == {("y", 1), ("z", 2)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "kind", "most", "wider"),
+    [
+        (TUMBLING, WindowSteps, "bigint", 2**63 - 1, "DECIMAL(38, 0)"),
+        (SESSION, SessionSteps, "decimal(38, 2)", Decimal("9" * 36 + ".99"), "DOUBLE"),
+    ],
+)
+def test_a_sum_that_no_column_holds_stops_the_stream_and_is_named(
+    spark: SparkSession, tmp_path: Path, shape: dict[str, Any], steps: Any, kind: str, most: Any, wider: str
+) -> None:
+    window = Window(aggregations=[Aggregation("count", "n"), Aggregation("sum", "total", "v")], **shape)
+    kinds = f"at bigint, k string, v {kind}"
+    at_once = steps(window, None, memory_in(tmp_path / "at_once"))
+    with pytest.raises(UnfitValue, match="'total', the sum of 'v' over one window") as caught, explained():
+        at_once.step(frame(spark, (1, "x", most), (2, "x", most), kinds=kinds), batch(0))
+    assert wider in str(caught.value.fix)
+    in_turn = steps(window, None, memory_in(tmp_path / "in_turn"))
+    with pytest.raises(UnfitValue, match="'total', the sum of 'v' over one window"), explained():
+        for number, (at, value) in enumerate([(1, most), (2, most), (100, None)]):
+            stepped = in_turn.step(frame(spark, (at, "x", value), kinds=kinds), batch(number))
+        stepped.rows.collect()
 
 
 @pytest.mark.parametrize(("shape", "steps"), [(TUMBLING, WindowSteps), (SESSION, SessionSteps)])

@@ -87,7 +87,8 @@ def _accumulator(
     if wanted.agg == "sum" and isinstance(kind, t.DecimalType):
         return _decimal_sum(names[0], wanted, column, kind)
     if wanted.agg == "sum":
-        return _simple(names, wanted, F.sum(_wide(column, kind)), F.sum)
+        total = _sum_within(wanted, "64 bits") if isinstance(kind, t.IntegralType) else F.sum
+        return _simple(names, wanted, total(_wide(column, kind)), total)
     if wanted.agg == "avg":
         names = [f"__a{number}", f"__n{number}"]
         part = F.col(names[0]), F.col(names[1])
@@ -114,6 +115,18 @@ def _simple(names: list[str], wanted: Aggregation, first: Column, again: Callabl
     return Accumulator(tuple(names), (first,), (again(part),), part, wanted.as_)
 
 
+def _sum_within(wanted: Aggregation, width: str) -> Callable[[Column], Column]:
+    """A sum that says which one it is when it is larger than its type."""
+    wider = "DECIMAL(38, 0)" if width == "64 bits" else "DOUBLE"
+    said = refusal(
+        "UnfitValue",
+        message=f"'{wanted.as_}', the sum of '{wanted.column}' over one window, needs more than {width}.",
+        fix=f"filter such values in transform_sql, or cast the column to {wider} there",
+    )
+    too_large = F.raise_error(F.lit(said))
+    return lambda values: F.coalesce(F.try_sum(values), F.when(F.count(values) > 0, too_large))
+
+
 def _decimal_sum(name: str, wanted: Aggregation, column: Column, kind: t.DecimalType) -> Accumulator:
     """A sum of decimals: parts have one type, however often they are put together.
 
@@ -122,8 +135,8 @@ def _decimal_sum(name: str, wanted: Aggregation, column: Column, kind: t.Decimal
     """
     widest = t.DecimalType(38, kind.scale)
     answer = t.DecimalType(min(kind.precision + 10, 38), kind.scale)
-    part = F.col(name)
-    return Accumulator((name,), (F.sum(column.cast(widest)),), (F.sum(part),), part.cast(answer), wanted.as_)
+    part, total = F.col(name), _sum_within(wanted, "38 digits")
+    return Accumulator((name,), (total(column.cast(widest)),), (total(part),), part.cast(answer), wanted.as_)
 
 
 def _own(name: str, wanted: Aggregation, schema: t.StructType, own: Sequence[PythonAggregateUdfHandle]) -> Accumulator:
