@@ -17,13 +17,12 @@ import socket
 import subprocess
 import sys
 import uuid
-import venv
 from functools import partial
 from pathlib import Path
 
-from ematix_flow.backends.jars import cache_root
 from ematix_flow.declare.connection import SnowflakeConnection
 from tests.services.background import answers, start_program, stop_program
+from tests.services.own_python import python_with
 from tests.services.postgres import _free_port
 from tests.services.run_folder import RunFolder
 
@@ -56,19 +55,7 @@ def shared_server(folder: RunFolder) -> str:
 
 def fetch() -> Path:
     """The Python that has it; installed when it is not."""
-    home = Path(os.environ.get("EMATIX_TEST_CACHE", str(cache_root()))) / f"fakesnow-{VERSION}"
-    python = home / "bin" / "python"
-    if not (home / "installed").exists():
-        home.parent.mkdir(parents=True, exist_ok=True)
-        venv.create(home, with_pip=True, clear=True)
-        subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", *PACKAGES],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        (home / "installed").touch()
-    return python
+    return python_with("fakesnow", VERSION, PACKAGES)
 
 
 def start(home: Path) -> str:
