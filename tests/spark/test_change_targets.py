@@ -92,7 +92,8 @@ class Mirror:
 
 def message(event: Event) -> dict[str, Any]:
     image = {"before" if event.op == "delete" else "after": {"id": event.key, **event.image}}
-    source = {"ts_ms": (event.moment.ts_ms or 0) + 10**12, "lsn": int((event.moment.position or "")[4:])}
+    ts = None if event.moment.ts_ms is None else event.moment.ts_ms + 10**12
+    source = {"ts_ms": ts, "lsn": int((event.moment.position or "")[4:])}
     return {"op": LETTERS[event.op], **({} if event.key is None else image), "source": source}
 
 
@@ -136,6 +137,22 @@ def test_what_died_between_the_gate_and_the_table_is_applied_after_a_reset(
     delta.tell(news[:1], "second", 0)  # cut otherwise: what the gate took back stays taken back
     delta.tell(news[1:], "second", 1)
     assert in_delta(delta, tmp_path) == [(1, 2, 1, 1), (3, 1, 1, 1)]
+
+
+def test_a_truncate_that_comes_again_after_a_death_still_empties_the_table(
+    delta: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {"a": 1, "b": 1, "c": 1}
+    delta.tell([change("create", 1, 1, **whole)], "g", 0)
+    untimed = Event("create", 2, Moment(None, place_in("lsn:", 2)), whole)
+    emptied = Event("truncate", None, Moment(3, place_in("lsn:", 3)))
+    batch = [untimed, emptied, change("create", 3, 4, **whole)]
+    with monkeypatch.context() as patched:
+        patched.setattr(lake, "reached", lambda point: die() if point == "gate-passed" else None)
+        with pytest.raises(Died):
+            delta.tell(batch, "g", 1)
+    delta.tell(batch, "g", 1)
+    assert in_delta(delta, tmp_path) == [(3, 1, 1, 1)]
 
 
 def die() -> None:

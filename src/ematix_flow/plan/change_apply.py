@@ -348,7 +348,8 @@ class Words:
             f"max(CASE WHEN {ts} IS NULL THEN {seq} END) AS untimed_seq"
         )
         known = (
-            f"SELECT max(last_seen_ts_ms) AS known_ts, max({self.ordered('position')}) AS known_place FROM {self.gate} "
+            f"SELECT max(last_seen_ts_ms) AS known_ts, max({self.ordered('position')}) AS known_place "
+            f"FROM {self.known()} AS b "
             f"WHERE pipeline_name = {self.pipeline} AND pk_json = {self.dialect.literal(EVERY_KEY, Text())}"
         )
         with_known = found.replace(" WHERE", f" CROSS JOIN ({known}) AS k WHERE", 1)
