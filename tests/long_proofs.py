@@ -58,6 +58,7 @@ PATTERNS = (
     r"test_lake_maintenance_kill\.py::",
     # The same stories are told to SQLite and DuckDB.
     r"test_change_targets\.py::test_(a_lake_ends_as_the_source|a_lake_table_that_is_gone|a_lake_goes_on_with)\w+",
+    r"test_change_targets\.py::test_\w+\[iceberg\]",
     r"test_change_targets\.py::test_a_history_goes_by_the_log\w+\[delta\]",
     r"test_delta\.py::TestDelta::test_(truncate_replaces|append_of_a_key)\w+\[spark\]",
     # Iceberg has these in `make test`.
