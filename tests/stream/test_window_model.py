@@ -25,6 +25,9 @@ from ematix_flow.spark.windows import WindowSteps, open_windows
 from ematix_flow.testing.spark import local_spark
 from tests.stream.window_model import GONE, Row, Sessions, Table, Windows
 
+# Or the example that fails is not shown, for its length.
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+
 PROVES = bool(os.environ.get("EMATIX_PROVE"))
 EXAMPLES, MOST_ROWS, KEYS = (60, 40, "abcdefgh") if PROVES else (1, 8, "xy")
 STREAMS = [f"s{number}" for number in range(200)]
@@ -243,7 +246,19 @@ JOINED = [
 ]
 
 
+# A session that is open begins where one before it, which late rows make, becomes too long: rows of one moment stay
+# together.
+TIED = [([at(14, "x"), at(17, "x")], 1_000), ([at(second, "x") for second in (9, 11, 14, 18)], 1_000)]
+
+
 @QUIET
+@example(
+    cut=TIED,
+    policy=("dlq", None),
+    allowed=Watermark(lateness_ms=20_000, source_idleness_ms=30_000),
+    longest=6_000,
+    again=1,
+)
 @example(
     cut=among_many(JOINED, seed=2),
     policy=("reopen", 30_000),

@@ -102,8 +102,12 @@ GONE = "gone"
 """How a row begins that says: what was given out for this start and key is no session any more."""
 
 
+Piece = tuple[int, int, list[Row], bool]
+"""The first and the last moment of rows that stay together, these rows, and whether any is new."""
+
+
 class Sessions:
-    """Sessions; rows of a batch are taken in the order of their event time."""
+    """Sessions; rows of a batch are taken in the order of their event time, those of one moment together."""
 
     def __init__(self, window: Window, allowed: Watermark) -> None:
         assert window.gap_ms and window.max_session_duration_ms
@@ -128,10 +132,10 @@ class Sessions:
         self.clock.seen(rows, now_ms)
         new = self.clock.mark
         for key in {*self.open, *fresh}:
-            pieces = [(_first(one), _last(one), one, False) for one in self.open[key]]
+            pieces: list[Piece] = [(_first(one), _last(one), one, False) for one in self.open[key]]
             pieces += [(row["us"], row["us"], [row], True) for row in fresh[key]]
             made: list[tuple[list[Row], bool, bool]] = []  # rows, has new ones, was cut
-            for start, last, piece, is_new in sorted(pieces, key=lambda one: (one[0], one[1])):
+            for start, last, piece, is_new in _of_one_moment(pieces):
                 if made and start <= _last(made[-1][0]) + self.gap:
                     if max(_last(made[-1][0]), last) - _first(made[-1][0]) <= self.longest:
                         made[-1] = (made[-1][0] + piece, made[-1][1] or is_new, False)
@@ -180,6 +184,15 @@ class Table:
             if row[0] != GONE:
                 key = (row[0], *row[2 : 1 + self.key])
                 self.rows[key] = row
+
+
+def _of_one_moment(pieces: Iterable[Piece]) -> list[Piece]:
+    """Pieces in order, those that begin at one moment as one: a session is never ended between their rows."""
+    found: dict[int, Piece] = {}
+    for start, last, rows, is_new in sorted(pieces, key=lambda one: one[0]):
+        _, known_last, known, was_new = found.get(start, (start, last, [], False))
+        found[start] = (start, max(known_last, last), [*known, *rows], was_new or is_new)
+    return list(found.values())
 
 
 def _first(rows: Sequence[Row]) -> int:
