@@ -35,11 +35,14 @@ from ematix_flow.testing.contract_values import same, typed_rows, typed_table
 from ematix_flow.testing.endpoints import KEY, Endpoint, FilesEndpoint, MysqlEndpoint, Row, SqlEndpoint, in_order
 from ematix_flow.testing.registry import isolated_registry
 from ematix_flow.testing.runlog import MemoryRunLog, use_run_log
+from ematix_flow.testing.spark import settings
 from ematix_flow.transforms import filter_where
 from ematix_flow.types import JSON, BigInt, Bytes, Integer, SmallInt, String, Text, TimestampTZ
 from tests.services.mariadb import MariadbServer
 
 CODE: Any = String[3]
+READER = "the native engine" if settings().engine == "native" else "Spark"
+
 NO_PLACE = frozenset((kind, value) for kind in ("float", "double") for value in ("nan", math.inf, -math.inf))
 
 
@@ -293,7 +296,7 @@ def test_several_readers_feed_a_merge_as_one_does(from_mysql: Bench, caplog: pyt
     rows = [(key, line, f"n{key}" if key % 7 else None) for key in keys for line in (1, 2)]
     put_keyed(bench, users, rows, "PRIMARY KEY (id, line)")
     pipeline = bench.pipeline(users, route="spark", mode="merge", parallel_reads=3)
-    assert "read by Spark, in 3 parts by `id`, each as of its own moment\n" in plan_of(pipeline)
+    assert f"read by {READER}, in 3 parts by `id`, each as of its own moment\n" in plan_of(pipeline)
     with caplog.at_level(logging.INFO, "ematix_flow"):
         first = pipeline.sync()
     assert "'shop' is read in 3 parts by `id`" in caplog.text
@@ -355,7 +358,7 @@ def test_what_cannot_be_divided_is_read_by_one_reader_who_says_why(
     users = bench.table("users", id=KEY, n=BigInt)
     put_keyed(bench, users, rows, key)
     pipeline = bench.pipeline(users, route="spark", mode="append", parallel_reads=4)
-    assert f"read by Spark, by one reader: {reason}\n" in plan_of(pipeline)
+    assert f"read by {READER}, by one reader: {reason}\n" in plan_of(pipeline)
     assert pipeline.sync().rows_inserted == len(rows) and bench.rows(users) == in_order(rows)
     assert f"'shop' is read by one reader: {reason}" in caplog.text
 
@@ -379,4 +382,4 @@ def test_sources_that_divide_themselves_and_pushed_down_loads_take_the_option_an
     users = there.table("users", id=BigInt, name=Text)
     there.put(users, [(1, "ann")], route="spark")
     other = there.pipeline(users, route="spark", mode="append", name="back", parallel_reads=4)
-    assert "read by Spark\n" in plan_of(other)
+    assert f"read by {READER}\n" in plan_of(other)

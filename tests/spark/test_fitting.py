@@ -16,7 +16,7 @@ from ematix_flow.declare.values import Unfit
 from ematix_flow.errors import InvalidPlan, RouteImpossible
 from ematix_flow.spark import native
 from ematix_flow.spark.expressions import fit_column
-from ematix_flow.spark.fitting import fitted_or_null
+from ematix_flow.spark.fitting import failing, fitted_or_null, or_required
 from ematix_flow.spark.types import from_spark_type, to_spark_type
 from tests.spark.nasty_values import NASTY
 from tests.spark.routes import comparable, stored
@@ -185,6 +185,20 @@ def test_null_fits_every_type(spark: SparkSession) -> None:
     assert frame.select(*(fit_column(F.col("v"), t.StringType(), to, "v") for to in TYPES)).first() == (None,) * len(
         TYPES
     )
+
+
+@pytest.mark.parametrize("to", TYPES, ids=str)
+def test_a_value_that_must_be_there_passes_and_null_fails(spark: SparkSession, to: c.ColumnType) -> None:
+    kind = to_spark_type(to)
+    given = spark.createDataFrame([(1, "1"), (2, None)], "n int, v string")
+    value = F.col("v").cast("int").cast("boolean") if isinstance(to, c.Boolean) else F.col("v").try_cast(kind)
+    if isinstance(to, (c.Date, c.Timestamp, c.TimestampTZ)):
+        value = F.when(F.col("v").isNotNull(), F.lit("2026-03-01").cast(kind))
+    needed = given.select("n", or_required(value, to, failing("amount", "NOT NULL")).alias("v"))
+    assert needed.where("n = 1").collect()[0]["v"] is not None
+    assert needed.schema["v"].dataType == kind
+    with pytest.raises(PySparkException, match="NOT NULL"):
+        needed.collect()
 
 
 def test_a_pair_of_types_without_a_meaning_is_refused_before_anything_runs() -> None:

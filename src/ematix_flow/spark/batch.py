@@ -30,7 +30,7 @@ from ematix_flow.plan.physical import stamps
 from ematix_flow.plan.words import report_words
 from ematix_flow.spark import failures
 from ematix_flow.spark.expressions import apply_step, column_of, compile_column
-from ematix_flow.spark.fitting import failing, fit_column, typed_column
+from ematix_flow.spark.fitting import failing, fit_column, or_required, typed_column
 from ematix_flow.spark.kept_rows import KeptRows, source_rows
 from ematix_flow.spark.landing import land_and_settle, staging_run
 from ematix_flow.spark.reach import is_this_machine, shown
@@ -177,7 +177,7 @@ def _normalized(frame: DataFrame, reading: Reading, types: Mapping[str, Any]) ->
 
 def _fitted(column: Column, kind: Any, spec: ColumnSpec) -> Column:
     fitted = fit_column(column, kind, spec.type, spec.name)
-    return fitted if spec.nullable else F.coalesce(fitted, failing(spec.name, "NOT NULL"))
+    return fitted if spec.nullable else or_required(fitted, spec.type, failing(spec.name, "NOT NULL"))
 
 
 def _newer(rule: WatermarkRule) -> Column:

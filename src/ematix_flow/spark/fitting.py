@@ -60,11 +60,17 @@ def fit_column(column: Column, from_type: t.DataType, to: c.ColumnType, name: st
 
 def or_failing(fitted: Column, given: Column, to: c.ColumnType, failure: Column) -> Column:
     """What was made of a value, and failure where there was a value and nothing was made of it."""
-    if native.is_running() and isinstance(to, c.Boolean):
-        # A failure in a choice between truth values is worked out for all rows there, needed or not.
-        return F.when(fitted.isNotNull(), fitted).when(given.isNotNull(), failure.cast("boolean"))
+    if native.is_running() and isinstance(to, c.Boolean | c.Bytes):
+        # There a failure in a choice between truth values is worked out for all rows, needed or not, and a failure is
+        # no choice beside bytes.
+        return F.when(fitted.isNotNull(), fitted).when(given.isNotNull(), failure.cast(to_spark_type(to)))
     # One evaluation: Spark would work a cast out twice that stands in a condition and in its branch.
     return F.coalesce(fitted, F.when(given.isNotNull(), failure))
+
+
+def or_required(fitted: Column, to: c.ColumnType, failure: Column) -> Column:
+    """A value, and failure where there is none."""
+    return or_failing(fitted, F.lit(True), to, failure)
 
 
 def typed_column(
@@ -120,7 +126,7 @@ def _fitted(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) 
             return column.try_cast(wanted), True
         if isinstance(to, (*_FLOATS, c.Text, c.String)):
             return column.cast(wanted), False
-        if isinstance(to, c.Boolean):
+        if isinstance(to, c.Boolean | c.Bytes):
             return F.when(column == 0, False).when(column == 1, True), True
     elif isinstance(given, (c.Numeric, *_FLOATS)):
         if isinstance(to, _INTEGERS):
@@ -159,7 +165,7 @@ def _from_text(column: Column, to: c.ColumnType, wanted: t.DataType) -> tuple[Co
         return column.cast(wanted), False
     if isinstance(to, c.Float):
         return _narrowed(column.try_cast("double")), True
-    if native.is_running() and isinstance(to, c.Boolean):
+    if native.is_running() and isinstance(to, c.Boolean | c.Bytes):
         return native_forms.text_to_boolean(column), True
     if native.is_running() and isinstance(to, c.Date):
         return native_forms.text_to_date(column), True
