@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, cast
@@ -16,12 +17,13 @@ from ematix_flow import pk
 from ematix_flow.backends.iceberg import IcebergBackend
 from ematix_flow.backends.lake_commits import told
 from ematix_flow.connections import IcebergConnection, SQLiteConnection
-from ematix_flow.errors import FlowError, InvalidConnection
+from ematix_flow.errors import FlowError, IncompatibleSchema, InvalidConnection
 from ematix_flow.testing.bench import Bench
 from ematix_flow.testing.endpoints import Endpoint, SqliteEndpoint
+from ematix_flow.testing.gaps import never
 from ematix_flow.testing.lake_endpoints import IcebergEndpoint
 from ematix_flow.testing.registry import isolated_registry
-from ematix_flow.types import BigInt, Text
+from ematix_flow.types import BigInt, Numeric, Text
 from tests.backends.lake_contract import SAME_FOR_ALL_LAKES, LakeContract, ReadBySpark, left_to_prove
 from tests.services.iceberg_rest import door_before, rest_catalog
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 class TestIceberg(LakeContract):
     """A folder of Iceberg tables, which lists them itself."""
+
+    widens_places = never("the places of a decimal are for good")
 
     @pytest.fixture
     def target(self, tmp_project: Path) -> Endpoint:
@@ -54,6 +58,14 @@ class TestIceberg(LakeContract):
         assert (loaded.rows_inserted, loaded.status) == (1, "success")
         assert bench.rows(users) == [(1, "ann"), (2, "bob")]
         assert bench.pipeline(users, route="spark", mode="append").sync(run_id="tuesday").replayed
+
+    def test_a_decimal_keeps_its_places(self, bench: Bench) -> None:
+        before = bench.table("things", id=BigInt, v=Numeric[4, 2])
+        bench.load(before, [(1, "12.34")], route="spark", mode="append")
+        after = bench.table("things", id=BigInt, v=Numeric[8, 4])
+        with pytest.raises(IncompatibleSchema, match=r"column 'v' is decimal\(4,2\), declared Numeric\[8, 4\]"):
+            bench.load(after, [(2, "1234.5678")], route="spark", mode="append")
+        assert bench.rows(before) == [(1, Decimal("12.34"))]
 
 
 left_to_prove(TestIceberg, *SAME_FOR_ALL_LAKES)

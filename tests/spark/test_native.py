@@ -44,7 +44,7 @@ SLICE = (
 
 def test_a_slice_of_the_contract_holds_on_the_native_engine() -> None:
     environment = {**os.environ, "EMATIX_TEST_ENGINE": "native"}
-    for name in [name for name in environment if name.startswith("PYTEST_")]:
+    for name in [name for name in environment if name.startswith(("PYTEST_", "EMATIX_PROVE"))]:
         del environment[name]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", *SLICE],

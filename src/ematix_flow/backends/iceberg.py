@@ -18,7 +18,7 @@ from ematix_flow.backends.locks import digest
 from ematix_flow.backends.transport import quoted
 from ematix_flow.contracts.session import SessionNeeds
 from ematix_flow.contracts.shapes import TableRef
-from ematix_flow.declare.columns import ColumnType, SmallInt
+from ematix_flow.declare.columns import ColumnType, Numeric, SmallInt
 from ematix_flow.declare.connection import Connection, IcebergConnection
 from ematix_flow.declare.redaction import REDACTED, display_url, scrub, url_secrets
 from ematix_flow.declare.server_address import server_address, url_scheme
@@ -71,6 +71,10 @@ class IcebergDialect(LakeDialect):
 
     def same_type(self, declared: ColumnType, native: str) -> bool:
         return native == "int" if isinstance(declared, SmallInt) else super().same_type(declared, native)
+
+    def can_become(self, live: ColumnType, declared: ColumnType) -> bool:
+        # The places of a decimal are for good.
+        return not isinstance(live, Numeric) or not isinstance(declared, Numeric) or live.scale == declared.scale
 
     def create_schema(self, schema: str) -> str | None:
         return f"CREATE NAMESPACE IF NOT EXISTS {self.catalog}.{self.quote(schema)}"

@@ -217,6 +217,10 @@ class Dialect(ABC):
         """Statements that keep what the types of new columns would forget, such as a length; mostly none."""
         return ()
 
+    def can_become(self, live: ColumnType, declared: ColumnType) -> bool:
+        """Whether a column takes a type that holds all of its values."""
+        return True
+
     def widen_column(self, table: str, column: str, type_sql: str) -> str | None:
         """Change a column to a wider type; None when the database cannot."""
         return f"ALTER TABLE {table} ALTER COLUMN {self.quote(column)} TYPE {type_sql}"

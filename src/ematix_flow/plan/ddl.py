@@ -257,7 +257,7 @@ def _column_differences(
     widened_to = None
     if not dialect.same_type(column.type, live.native):
         text = f"column '{column.name}' is {live.native}, declared {column.type}"
-        if live.type is not None and is_wider(column.type, live.type):
+        if live.type is not None and is_wider(column.type, live.type) and dialect.can_become(live.type, column.type):
             widened_to = dialect.type_sql(column.type)
             widen = dialect.widened(name, live, widened_to)
             change = TableChange("widen", (column,))

@@ -32,7 +32,7 @@ from ematix_flow.testing.bench import Bench, RouteName  # noqa: E402
 from ematix_flow.testing.contract_modes import AppendAndTruncate, Incremental, Merge, Scd2  # noqa: E402
 from ematix_flow.testing.contract_runs import AfterLoad, Books, Looking, SeveralTargets  # noqa: E402
 from ematix_flow.testing.contract_sources import Markers, RowSteps, Sources  # noqa: E402
-from ematix_flow.testing.contract_tables import Tables  # noqa: E402
+from ematix_flow.testing.contract_tables import MORE_PLACES, Tables  # noqa: E402
 from ematix_flow.testing.contract_values import Names, Types, UnfitValues  # noqa: E402
 from ematix_flow.testing.endpoints import Endpoint  # noqa: E402
 from ematix_flow.testing.gaps import Ability, Gap, needed_by  # noqa: E402
@@ -78,6 +78,7 @@ class BackendContract(
     not_null_kept: ClassVar[Gap | None] = None
     adds_columns: ClassVar[Gap | None] = None
     widens_columns: ClassVar[Gap | None] = None
+    widens_places: ClassVar[Gap | None] = None
     relaxes_not_null: ClassVar[Gap | None] = None
     fills_added_columns: ClassVar[Gap | None] = None
     sql: ClassVar[Gap | None] = None
@@ -113,6 +114,8 @@ class BackendContract(
             needed.append("pushdown")
         if call is not None and call.params.get("mode") is not None:
             needed.append(_ABILITY_OF_MODE[call.params["mode"]])
+        if call is not None and MORE_PLACES in call.id:
+            needed.append("widens_places")
         for ability in needed:
             gap = getattr(self, ability)
             if isinstance(gap, Gap):

@@ -30,6 +30,7 @@ from ematix_flow.testing.gaps import needs
 CODE: Any = String[12]  # type: ignore[misc]  # a type made by subscript is no generic to mypy
 MONEY: Any = Numeric[10, 2]  # type: ignore[misc]
 
+MORE_PLACES = "numeric to more places"
 WIDENINGS: list[Any] = [
     pytest.param(SmallInt, Integer, 7, 40_000, id="small_int to integer"),
     pytest.param(SmallInt, BigInt, 7, 2**40, id="small_int to big_int"),
@@ -38,7 +39,7 @@ WIDENINGS: list[Any] = [
     pytest.param(String[3], String[6], "abc", "abcdef", id="string to longer string"),  # type: ignore[misc]
     pytest.param(String[3], Text, "abc", "abcdef" * 50, id="string to text"),  # type: ignore[misc]
     pytest.param(Numeric[4, 2], Numeric[8, 2], "12.34", "123456.78", id="numeric to more digits"),  # type: ignore[misc]
-    pytest.param(Numeric[4, 2], Numeric[8, 4], "12.34", "1234.5678", id="numeric to more places"),  # type: ignore[misc]
+    pytest.param(Numeric[4, 2], Numeric[8, 4], "12.34", "1234.5678", id=MORE_PLACES),  # type: ignore[misc]
 ]
 
 

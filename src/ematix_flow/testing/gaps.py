@@ -26,6 +26,7 @@ Ability = Literal[
     "not_null_kept",
     "adds_columns",
     "widens_columns",
+    "widens_places",
     "relaxes_not_null",
     "fills_added_columns",
     "sql",
@@ -33,8 +34,8 @@ Ability = Literal[
 """What a test may ask of a system; each is an attribute of `BackendContract`, None or a `Gap`.
 
 `keys_enforced`: the table itself knows its keys, and refuses what breaks them. `not_null_kept`: it knows which columns
-must have a value. `fills_added_columns`: rows that were there get the default of a column that is added. `sql`: people
-and steps may send it SQL of their own.
+must have a value. `widens_places`: a decimal may get more places behind the point. `fills_added_columns`: rows that
+were there get the default of a column that is added. `sql`: people and steps may send it SQL of their own.
 """
 
 _NEEDS = "__flow_needs__"

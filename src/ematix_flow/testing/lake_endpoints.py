@@ -139,4 +139,4 @@ class IcebergEndpoint(LakeEndpoint):
         return int(self._table(name).current_snapshot().snapshot_id)
 
     def described(self, kind: c.ColumnType) -> c.ColumnType:
-        return c.Integer() if isinstance(kind, c.SmallInt) else kind
+        return c.Integer() if isinstance(kind, c.SmallInt) else super().described(kind)
