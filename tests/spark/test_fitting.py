@@ -201,9 +201,19 @@ def test_a_value_that_must_be_there_passes_and_null_fails(spark: SparkSession, t
         needed.collect()
 
 
-def test_a_pair_of_types_without_a_meaning_is_refused_before_anything_runs() -> None:
-    with pytest.raises(InvalidPlan, match="'v' is Date in the source and cannot become BigInt"):
-        fit_column(F.col("v"), t.DateType(), c.BigInt(), "v")
+@pytest.mark.parametrize(
+    ("given", "to", "shown"),
+    [
+        (t.DateType(), c.BigInt(), "Date in the source and cannot become BigInt"),
+        (t.IntegerType(), c.Bytes(), "Integer in the source and cannot become Bytes"),
+        (t.BinaryType(), c.Boolean(), "Bytes in the source and cannot become Boolean"),
+    ],
+)
+def test_a_pair_of_types_without_a_meaning_is_refused_before_anything_runs(
+    given: t.DataType, to: c.ColumnType, shown: str
+) -> None:
+    with pytest.raises(InvalidPlan, match=f"'v' is {shown}"):
+        fit_column(F.col("v"), given, to, "v")
 
 
 def test_types_travel_to_spark_and_back() -> None:

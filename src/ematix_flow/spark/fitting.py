@@ -126,7 +126,7 @@ def _fitted(column: Column, from_type: t.DataType, to: c.ColumnType, name: str) 
             return column.try_cast(wanted), True
         if isinstance(to, (*_FLOATS, c.Text, c.String)):
             return column.cast(wanted), False
-        if isinstance(to, c.Boolean | c.Bytes):
+        if isinstance(to, c.Boolean):
             return F.when(column == 0, False).when(column == 1, True), True
     elif isinstance(given, (c.Numeric, *_FLOATS)):
         if isinstance(to, _INTEGERS):
@@ -165,7 +165,7 @@ def _from_text(column: Column, to: c.ColumnType, wanted: t.DataType) -> tuple[Co
         return column.cast(wanted), False
     if isinstance(to, c.Float):
         return _narrowed(column.try_cast("double")), True
-    if native.is_running() and isinstance(to, c.Boolean | c.Bytes):
+    if native.is_running() and isinstance(to, c.Boolean):
         return native_forms.text_to_boolean(column), True
     if native.is_running() and isinstance(to, c.Date):
         return native_forms.text_to_date(column), True
