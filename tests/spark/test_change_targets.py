@@ -143,50 +143,49 @@ def in_lake(mirror: Mirror) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in stored(mirror, "id", *COLUMNS).orderBy("id").collect()]
 
 
+def tell_and_die(mirror: Mirror, events: Sequence[Event], generation: str, number: int) -> None:
+    """Tell a batch, and die when the gate has it and the table has not."""
+
+    def die(point: str) -> None:
+        if point == "gate-passed":
+            raise Died
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lake, "reached", die)
+        with pytest.raises(Died):
+            mirror.tell(events, generation, number)
+
+
 COLUMNS = ("a", "b", "c")
 
 
-def test_a_lake_ends_as_the_source_whatever_is_delivered_again(mirror: Mirror, tmp_path: Path) -> None:
+def test_a_lake_ends_as_the_source_whatever_is_delivered_again(mirror: Mirror) -> None:
     shop = Shop(Random(6), 10, "both", 1)
     for number, batch in enumerate(shop.deliveries(60, 40)):
         mirror.tell(batch, "g", number)
     assert in_lake(mirror) == shop.table()
 
 
-def test_what_died_between_the_gate_and_the_table_is_applied_after_a_reset(
-    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_died_between_the_gate_and_the_table_is_applied_after_a_reset(mirror: Mirror) -> None:
     whole = {"a": 1, "b": 1, "c": 1}
     mirror.tell([change("create", key, key, **whole) for key in (1, 2)], "first", 0)
     news = [change("update", 1, 11, a=2), change("delete", 2, 12), change("create", 3, 13, **whole)]
-    with monkeypatch.context() as patched:
-        patched.setattr(lake, "reached", lambda point: die() if point == "gate-passed" else None)
-        with pytest.raises(Died):
-            mirror.tell(news, "first", 1)
+    tell_and_die(mirror, news, "first", 1)
     assert in_lake(mirror) == [(1, 1, 1, 1), (2, 1, 1, 1)]
     mirror.tell(news[:1], "second", 0)  # cut otherwise: what the gate took back stays taken back
     mirror.tell(news[1:], "second", 1)
     assert in_lake(mirror) == [(1, 2, 1, 1), (3, 1, 1, 1)]
 
 
-def test_a_truncate_that_comes_again_after_a_death_still_empties_the_table(
-    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_truncate_that_comes_again_after_a_death_still_empties_the_table(mirror: Mirror) -> None:
     whole = {"a": 1, "b": 1, "c": 1}
     mirror.tell([change("create", 1, 1, **whole)], "g", 0)
     untimed = Event("create", 2, Moment(None, place_in("lsn:", 2)), whole)
     emptied = Event("truncate", None, Moment(3, place_in("lsn:", 3)))
     batch = [untimed, emptied, change("create", 3, 4, **whole)]
-    with monkeypatch.context() as patched:
-        patched.setattr(lake, "reached", lambda point: die() if point == "gate-passed" else None)
-        with pytest.raises(Died):
-            mirror.tell(batch, "g", 1)
+    tell_and_die(mirror, batch, "g", 1)
     mirror.tell(batch, "g", 1)
     assert in_lake(mirror) == [(3, 1, 1, 1)]
-
-
-def die() -> None:
-    raise Died
 
 
 FEED = [change("create", 1, 1, a=1, b=1, c=1), change("update", 1, 2, a=2)]
@@ -243,9 +242,7 @@ def test_a_table_goes_on_with_the_gate_of_an_older_version(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", [*LAKES, "sqlite"])
-def test_a_history_goes_by_the_log_where_the_clock_was_set_back(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_history_goes_by_the_log_where_the_clock_was_set_back(kind: str, tmp_path: Path) -> None:
     path = str(tmp_path / "kept")
     lite = SQLiteConnection(name="store", path=path)
     is_lake = kind in LAKES
@@ -253,10 +250,7 @@ def test_a_history_goes_by_the_log_where_the_clock_was_set_back(
     history.tell([at(10, 1, a=1), at(10, 2, key=2, a=1)], "g", 0)
     back = [at(5, 3, a=2), at(6, 4, a=3), Event("delete", 2, Moment(7_000, place_in("lsn:", 5)), {})]
     if is_lake:
-        with monkeypatch.context() as patched:
-            patched.setattr(lake, "reached", lambda point: die() if point == "gate-passed" else None)
-            with pytest.raises(Died):
-                history.tell(back, "g", 1)
+        tell_and_die(history, back, "g", 1)
     history.tell(back, "g", 1)
     history.tell([at(8, 6, a=4)], "g", 2)
     history.tell(back[1:2], "g", 3)  # once more, alone
