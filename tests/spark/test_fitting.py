@@ -210,7 +210,7 @@ def test_a_value_that_must_be_there_passes_and_null_fails(spark: SparkSession, t
     ],
 )
 def test_a_pair_of_types_without_a_meaning_is_refused_before_anything_runs(
-    given: t.DataType, to: c.ColumnType, shown: str
+    spark: SparkSession, given: t.DataType, to: c.ColumnType, shown: str
 ) -> None:
     with pytest.raises(InvalidPlan, match=f"'v' is {shown}"):
         fit_column(F.col("v"), given, to, "v")
